@@ -1,7 +1,7 @@
 """Measures the speed of neighbor sampling on this machine, against the machine's limit and against peers: `graphmill bench sampling`.
 
     graphmill bench sampling --nodes 50000 --batches 5          # a quick look, about a minute
-    graphmill bench sampling --dgl-python ~/dgl/bin/python      # size of ogbn-products: 3 minutes to prepare once, then about 5
+    graphmill bench sampling --dgl-python ~/dgl/bin/python      # size of ogbn-products: 3 minutes once, then about 5
 
 Makes a synthetic graph of the size of ogbn-products once under --data-dir, in one partition and in --partitions partitions. All measurements use the
 same batches of roots:

@@ -1,20 +1,24 @@
-"""Growth of time and memory of an attention, a layer and a whole model with the graph: `graphmill bench speed`.
+"""Measures how time and memory of an attention, a layer and a whole model grow with the graph: `graphmill bench speed`.
 
-    graphmill bench speed --log2-to 14 --budget-s 120                       a look, on a CPU
+    graphmill bench speed --log2-to 14 --budget-s 120                       a quick look, on a CPU
     graphmill bench speed --subjects geco "geco, plain" --log2-from 14 --log2-to 20 --levels layer --clock process
     graphmill bench speed --levels attention --subjects grit "grit, plain" ppgt "ppgt, plain" --log2-from 6 --log2-to 9 --width 64
     graphmill bench speed --device cuda --budget-s 1500 --log2-to 21        2M nodes on one GPU
 
-Times forward (without gradients) and forward plus backward on synthetic graphs of --degree neighbours a node. Levels: the attention alone (GECO's
-cannot be taken out of its layer, so the layer); a post-norm block around it; a stack of --layers blocks. "plain" is the same in plain PyTorch.
-Expected: GECO, GRIT and PPGT twice as fast as plain in half the memory; exponents of time of at most 1.15 for GECO, Primphormer and Performer, and
-about 2 for the others; a ratio softmax / geco that grows as N / log N above 2^15 (the paper: 169 at 2^21 nodes, arXiv 2406.12059, figure 2).
+Times the forward pass (without gradients), and the forward and backward passes together, on synthetic graphs with --degree neighbours per node.
+Levels: the attention alone; a post-norm block around the attention; a stack of --layers blocks. GECO's attention cannot be separated from its layer: its
+attention level is the layer. "plain" is the same computation in plain PyTorch.
 
-Subjects take turns, round by round; medians count. --clock process counts the process's CPU time, which other work disturbs less. `saved` counts the
-storages that autograd keeps for the backward pass; `peak` is the growth of resident (on CUDA: allocated) memory over both passes. Nothing is
-extrapolated: a size that would exceed the free memory or the rest of --budget-s is skipped with the estimate. Floors (see
-jobs/bench/speed_subjects.py) are compared with a measured copy. Needs torch, numpy and psutil, and matplotlib for ratio.svg (if the package is
-not installed: `python -m graphmill.jobs.bench.speed` in its root). results.md, results.json and ratio.svg go to --out.
+Expected results: GECO, GRIT and PPGT are twice as fast as plain in half the memory. Exponents of time are at most 1.15 for GECO, Primphormer and
+Performer, and about 2 for the others. Above 2^15 nodes the ratio softmax / geco grows like N / log N (the paper: 169 at 2^21 nodes, arXiv 2406.12059,
+figure 2).
+
+In each round every subject runs once; medians over the rounds count. --clock process counts the CPU time of the process, which other load disturbs less.
+`saved` counts the storages that autograd keeps for the backward pass. `peak` is the growth of resident memory (on CUDA: allocated memory) over both
+passes. Nothing is extrapolated: a size that would exceed the free memory or the rest of --budget-s is skipped, and the estimate is shown. Lower bounds
+of bytes ("floors", see jobs/bench/speed_subjects.py) are compared with a measured copy. Requires torch, numpy and psutil, and matplotlib for ratio.svg.
+If the package is not installed, run `python -m graphmill.jobs.bench.speed` in the root of the repository. results.md, results.json and ratio.svg go
+to --out.
 """
 
 import math
@@ -45,7 +49,7 @@ Subject = Literal[
 ]
 Level = Literal["attention", "layer", "model"]
 PAPER_NODES, PAPER_RATIO = 2**21, 169.0
-RESERVE = 1.15  # a size is tried if this many times its estimated memory is free
+RESERVE = 1.15  # the free memory must be this many times the estimated memory of a size
 
 
 @dataclass(frozen=True)
@@ -57,15 +61,15 @@ class SpeedConfig:
     levels: tuple[Level, ...] = ("layer", "model")
     """The attention alone, one layer, or the whole model."""
     log2_from: int = 12
-    """Logarithm of the smallest number of nodes."""
+    """Base-2 logarithm of the smallest number of nodes."""
     log2_to: int = 17
-    """Logarithm of the largest number of nodes."""
+    """Base-2 logarithm of the largest number of nodes."""
     nodes: tuple[int, ...] = ()
-    """Numbers of nodes, in place of powers of 2."""
+    """Graph sizes in nodes, in place of powers of 2."""
     graphs: Count = 1
-    """Graphs of a batch, each of the size; not for GECO."""
+    """Number of graphs in a batch, each of the given size; not for GECO."""
     degree: int = 20
-    """Neighbours per node, even."""
+    """Number of neighbours per node; must be even."""
     width: Count = 128
     """Channels of a node's state."""
     heads: Count = 8
@@ -75,19 +79,19 @@ class SpeedConfig:
     order: Count = 2
     """GECO's K."""
     rounds: Count = 5
-    """Rounds; fewer, but at least one, if the budget is short."""
+    """Number of rounds; if the budget is short, fewer rounds run, but at least one."""
     budget_s: Positive = 600.0
-    """Seconds for all, shared evenly by subjects and levels; a level's unused part goes to the next level."""
+    """Seconds for all measurements, divided evenly among subjects and levels. A level passes its unused seconds on to the next level."""
     memory_gb: Amount = 0.0
-    """Most memory in GB; 0: all that is free on the device."""
+    """Most memory in GB; 0: all free memory of the device."""
     threads: Count = 1
-    """Threads of torch."""
+    """Number of torch threads."""
     device: str = "cpu"
-    """Torch's name of the device: cpu, cuda or cuda:1."""
+    """PyTorch's name of the device: cpu, cuda or cuda:1."""
     clock: Literal["wall", "process"] = "wall"
     """Clock for times on a CPU."""
     bf16: bool = False
-    """Compute under bfloat16's autocast; transforms stay float32."""
+    """Compute under bfloat16 autocast; transforms stay in float32."""
     compile: bool = False
     """Compile with torch.compile."""
     out: Path = Path("runs/bench-speed")
@@ -111,7 +115,7 @@ class SpeedConfig:
 
 @dataclass(frozen=True)
 class Point:
-    """One subject on graphs of one size. Seconds are medians over `rounds`; bytes are None if the system does not tell."""
+    """Measurements of one subject on graphs of one size. Seconds are medians over `rounds`; bytes are None if the system does not report them."""
 
     subject: str
     level: str
@@ -125,7 +129,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Skip:
-    """A size that was not measured, and why."""
+    """A size that was not measured, and the reason."""
 
     subject: str
     level: str
@@ -134,7 +138,7 @@ class Skip:
 
 
 def memory_needed(subject: str, level: str, nodes: int, config: SpeedConfig, before: Point | None) -> int:
-    """Estimated bytes for the next size: the last size's peak times the growth of the largest arrays. The first size: a count of arrays."""
+    """Estimated bytes for the next size: the peak of the last size times the growth of the largest arrays. For the first size: a count of arrays."""
     from graphmill.jobs.bench.speed_subjects import FIRST_ARRAYS, MEMORY_POWER
 
     power = MEMORY_POWER.get(subject.partition(",")[0], 1.0)
@@ -145,7 +149,7 @@ def memory_needed(subject: str, level: str, nodes: int, config: SpeedConfig, bef
 
 
 def time_needed(subject: str, nodes: int, before: Point | None) -> float:
-    """Estimated seconds of one round, from the last size; 0: no size was measured yet."""
+    """Estimated seconds of one round, from the last size. 0 if no size was measured before."""
     from graphmill.jobs.bench.speed_subjects import TIME_POWER
 
     if before is None:
@@ -161,7 +165,7 @@ def measure_size(
     budget: dict[str, float],
     say: Callable[[str], None],
 ) -> tuple[list[Point], list[Skip]]:
-    """Measures all subjects on graphs of one size, in turn. `before`: points of the next smaller size. `budget`: seconds left to each subject."""
+    """Measures all subjects on graphs of one size, in turn. `before`: the points of the next smaller size. `budget`: seconds left for each subject."""
     import torch
 
     from graphmill.jobs.bench.speed_subjects import RegularGraph, Shape, build_subject
@@ -183,7 +187,7 @@ def measure_size(
     skips: list[Skip] = []
     for subject in config.subjects:
         needed_s, left, began = time_needed(subject, nodes, before.get(subject)), budget[subject], time.perf_counter()
-        if 2 * needed_s > left:  # one run for memory, which also warms up, and one for time
+        if 2 * needed_s > left:  # one run measures memory and also warms up; a second run measures time
             reason = (
                 f"two runs need about {2 * needed_s:.0f} s, {max(left, 0):.0f} s of its budget left; raise --budget-s"
             )
@@ -240,7 +244,7 @@ def measure_all(config: SpeedConfig, say: Callable[[str], None]) -> tuple[list[P
 
 
 def copy_bandwidth(device: str) -> float:
-    """Bytes per second, read plus written, of copying an array that is larger than any cache."""
+    """Bytes per second (bytes read plus bytes written) of copying an array that is larger than any cache."""
     import torch
 
     source = torch.ones((64 << 20) if device == "cpu" else (512 << 20), device=device)
@@ -256,24 +260,24 @@ def fit_exponent(sizes: Sequence[float], values: Sequence[float]) -> float:
 
 
 def pairs_of(points: Sequence[Point], level: str, above: str, below: str) -> list[tuple[Point, Point]]:
-    """The points of two subjects at the sizes where both were measured, ascending."""
+    """The points of two subjects at the sizes at which both were measured, in ascending order of size."""
     first, second = ({p.nodes: p for p in points if (p.level, p.subject) == (level, name)} for name in (above, below))
     return [(first[nodes], second[nodes]) for nodes in sorted(first.keys() & second.keys())]
 
 
 def ratios(points: Sequence[Point], level: str) -> list[tuple[int, float, float]]:
-    """(N, softmax / geco forward, softmax / geco forward and backward)."""
+    """(N, ratio softmax / geco of the forward times, ratio of the times of both passes) for each size."""
     both = pairs_of(points, level, "softmax", "geco")
     return [(a.nodes, a.forward_s / b.forward_s, a.step_s / b.step_s) for a, b in both]
 
 
 def papers_ratio(nodes: float) -> float:
-    """The ratio that grows as N / log N through the paper's point."""
+    """The paper's ratio at this size: grows like N / log N and passes through the paper's measured point."""
     return PAPER_RATIO * nodes / math.log2(nodes) / (PAPER_NODES / math.log2(PAPER_NODES))
 
 
 def tables(config: SpeedConfig, points: Sequence[Point], skips: Sequence[Skip], bandwidth: float) -> str:
-    """Markdown: points, exponents, ratios to softmax attention, ratios to the plain form, floors, skipped sizes."""
+    """Markdown with the points, exponents, ratios to softmax attention, ratios to the plain form, floors and skipped sizes."""
     columns = {"level": "", "subject": "", "nodes": "", "rounds": "", "forward ms": ".1f", "both ms": ".1f"}
     columns |= {"saved MB": ",.1f", "peak MB": ",.1f"}
     rows = []
@@ -289,7 +293,7 @@ def tables(config: SpeedConfig, points: Sequence[Point], skips: Sequence[Skip], 
 
 
 def _section(columns: dict[str, str], rows: Sequence[Sequence[object]]) -> list[str]:
-    """A table after an empty line; empty without rows."""
+    """A table after an empty line; an empty list if there are no rows."""
     return ["", *table(columns, rows)] if rows else []
 
 
@@ -319,7 +323,7 @@ def _level_tables(config: SpeedConfig, points: Sequence[Point], level: str) -> l
 
 
 def floor_table(config: SpeedConfig, points: Sequence[Point], bandwidth: float) -> list[str]:
-    """Times of GECO layers, compared with the time to copy the fewest bytes that they must move."""
+    """Times of GECO layers, compared with the time to copy the fewest bytes that a layer must move."""
     from graphmill.jobs.bench.speed_subjects import floor_bytes, gather_bytes, layer_flops
 
     item, rows = 2 if config.bf16 else 4, []
@@ -338,7 +342,7 @@ def floor_table(config: SpeedConfig, points: Sequence[Point], bandwidth: float) 
 
 
 def plot(config: SpeedConfig, points: Sequence[Point], head: str, path: Path) -> "Axes":
-    """Writes an SVG of softmax / geco over N, with the paper's point and N / log N through it."""
+    """Writes an SVG of the ratio softmax / geco over N, with the paper's point and a curve N / log N through that point."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
@@ -354,13 +358,13 @@ def plot(config: SpeedConfig, points: Sequence[Point], head: str, path: Path) ->
     axes.plot(sizes, [papers_ratio(n) for n in sizes], "--", label="N / log N")
     axes.plot([PAPER_NODES], [PAPER_RATIO], "o", label="paper, 169")
     axes.legend()
-    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "graphmill"}):  # text as text; equal plots are equal files
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "graphmill"}):  # text as text; equal plots, equal files
         figure.savefig(path, metadata={"Date": None})
     return axes
 
 
 def bench(config: SpeedConfig, say: Callable[[str], None]) -> tuple[list[Point], list[Skip]]:
-    """Measures; writes and prints the tables."""
+    """Measures all levels, then writes and prints the tables."""
     import torch
 
     torch.set_num_threads(config.threads)

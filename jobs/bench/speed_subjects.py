@@ -1,13 +1,13 @@
-"""Subjects of `jobs/bench/speed.py`: attentions alone, a post-norm block around each, stacks of blocks, and plain PyTorch forms of ours.
+"""Subjects of `jobs/bench/speed.py`: attentions alone, a post-norm block around each attention, stacks of blocks, and forms in plain PyTorch.
 
     X' = LN(Mix(X) + X),  X'' = LN(FFN(X') + X')
 
-GECO's layer has this form, so all other mixers get it too, with the same feed-forward network. The plain forms compute the same with the same
-weights (tests compare them). `PlainGECOLayer` writes down the paper's formulas in PyTorch's operators (torch.sparse, autograd through torch.fft, the
-filter's FFN over all positions, everything kept for the backward pass). `PlainGrit` and `PlainPpgt` list all pairs, gather and scatter, as GRIT's
-released code does.
+GECO's layer has this form. All other mixers therefore get the same block with the same feed-forward network. The plain forms compute the same outputs
+with the same weights (tests compare them). `PlainGECOLayer` follows the paper's formulas in PyTorch operators: torch.sparse, autograd through
+torch.fft, the filter's FFN over all positions, and every intermediate array kept for the backward pass. `PlainGrit` and `PlainPpgt` list all pairs,
+then gather and scatter, like GRIT's released code.
 
-Imports only torch and models, since a GPU machine may have nothing else. Shapes: N nodes, E edges, P pairs, D width, K order, H heads.
+Imports only torch and models: a GPU machine may have no other package. Shapes: N nodes, E edges, P pairs, D width, K order, H heads.
 """
 
 import math
@@ -33,7 +33,7 @@ from graphmill.models.primitives.propagation import Adjacency
 from graphmill.models.primphormer.attention import PrimalAttention
 from graphmill.models.primphormer.options import PrimalOptions
 
-IN_DIM, OUT_DIM = 100, 47  # of the whole models, as for ogbn-products
+IN_DIM, OUT_DIM = 100, 47  # of the head of the whole models, as for ogbn-products
 DROPOUT = 0.2  # of GRIT's and PPGT's attention
 
 
@@ -46,13 +46,13 @@ class Shape:
     layers: int
     order: int
     graphs: int = 1
-    """Number of graphs of equal size that the nodes form; GECO takes all nodes as one graph."""
+    """Number of graphs of equal size into which the nodes are divided; GECO takes all nodes as one graph."""
 
 
 class RegularGraph:
     """N nodes with `degree` random neighbours each: i and j are neighbours if σ(i) - σ(j) is one of a few random offsets.
 
-    Symmetric, without self loops or parallel edges; made in O(E) on the device. `degree` must be even and at most N - 2.
+    Symmetric, without self loops or parallel edges. Built in O(E) on the device. `degree` must be even and at most N - 2.
     """
 
     def __init__(self, num_nodes: int, degree: int, device: str, seed: int = 0) -> None:
@@ -81,7 +81,7 @@ class RegularGraph:
         return torch.sparse_csr_tensor(self.indptr, self.indices, values, size=size, check_invariants=False)
 
     def packed(self, graphs: int = 1) -> Graphs:
-        """The nodes as a batch of `graphs` graphs, without edges: no attention reads them."""
+        """The nodes as a batch of `graphs` graphs, without edges: no attention reads edges."""
         device, size = self.indices.device, self.num_nodes // graphs
         return Graphs(
             node_ptr=torch.arange(graphs + 1, device=device) * size,
@@ -91,11 +91,11 @@ class RegularGraph:
         )
 
 
-# A mixer takes x [N, D] and a state handed on by the mixer before it (states of pairs, or others); it returns its output and the next state.
+# A mixer takes x [N, D] and the state that the mixer before it returned (for example states of pairs). It returns its output and the next state.
 
 
 class ProjectedMixer(nn.Module):
-    """Attention of q, k, v [G, H, n, d] between the usual projections."""
+    """Attention over q, k, v [G, H, n, d], with linear projections before and after."""
 
     def __init__(self, shape: Shape, attend: Callable[[Tensor, Tensor, Tensor], Tensor]) -> None:
         super().__init__()
@@ -112,7 +112,7 @@ class ProjectedMixer(nn.Module):
 
 
 def softmax_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Softmax attention by SDPA; on CUDA by its flash kernel, which takes only half precision, so Q, K and V are converted."""
+    """Softmax attention by SDPA. CUDA uses the flash kernel, which takes only half precision: Q, K and V are converted."""
     if not q.is_cuda:
         return functional.scaled_dot_product_attention(q, k, v)
     with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
@@ -120,7 +120,7 @@ def softmax_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 class PrimalMixer(nn.Module):
-    """Primphormer's attention; hands on its KSVD loss."""
+    """Primphormer's attention. Its next state is the KSVD loss."""
 
     def __init__(self, shape: Shape, batch: Graphs) -> None:
         super().__init__()
@@ -144,7 +144,7 @@ class GritMixer(nn.Module):
 
 
 class PlainGrit(nn.Module):
-    """GRIT's attention as in its released code, over rows of pairs, with the weights of a layer."""
+    """GRIT's attention as in GRIT's released code, over rows of pairs, with the weights of a layer."""
 
     def __init__(self, layer: ConditionalAttention, width: int, batch: Graphs) -> None:
         super().__init__()
@@ -168,7 +168,7 @@ class PlainGrit(nn.Module):
 
 
 class PpgtMixer(nn.Module):
-    """PPGT's sL2 attention with URPE over all pairs; hands on their states unchanged."""
+    """PPGT's sL2 attention with URPE over all pairs. The states of pairs pass through unchanged."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -181,7 +181,7 @@ class PpgtMixer(nn.Module):
 
 
 class PlainPpgt(nn.Module):
-    """sL2 attention with URPE over rows of pairs, gathered and scattered, with the weights of a layer."""
+    """PPGT's sL2 attention with URPE over rows of pairs, gathered and scattered, with the weights of a layer."""
 
     def __init__(self, layer: Sl2Attention, batch: Graphs) -> None:
         super().__init__()
@@ -199,20 +199,20 @@ class PlainPpgt(nn.Module):
 
 
 def complete_index(batch: Graphs) -> Tensor:
-    """int64 [2, P]: key over query for all pairs of every graph."""
+    """int64 [2, P]: row 0 the key, row 1 the query, for all pairs of every graph."""
     mask = batch.padding.pair_mask_BNN.nonzero()
     start = batch.node_ptr[mask[:, 0]]
     return torch.stack([start + mask[:, 2], start + mask[:, 1]])
 
 
 def scatter_sum(rows: Tensor, index: Tensor, size: int) -> Tensor:
-    """Rows summed by index, through scatter_add with the index broadcast, as torch_scatter does."""
+    """Sums rows by index, through scatter_add with a broadcast index, like torch_scatter."""
     wide = index.view(-1, *[1] * (rows.dim() - 1)).expand_as(rows)
     return rows.new_zeros(size, *rows.shape[1:]).scatter_add_(0, wide, rows)
 
 
 def scatter_softmax(score: Tensor, index: Tensor, size: int) -> Tensor:
-    """Softmax over the rows of one index."""
+    """Softmax over the rows that have the same index."""
     wide = index.view(-1, *[1] * (score.dim() - 1)).expand_as(score)
     most = score.new_full((size, *score.shape[1:]), -math.inf).scatter_reduce(0, wide, score.detach(), "amax")
     out = (score - most[index]).exp()
@@ -220,7 +220,7 @@ def scatter_softmax(score: Tensor, index: Tensor, size: int) -> Tensor:
 
 
 class Block(nn.Module):
-    """The post-norm block around a mixer."""
+    """A post-norm block around a mixer."""
 
     def __init__(self, mixer: nn.Module, width: int) -> None:
         super().__init__()
@@ -249,7 +249,7 @@ class Stack(nn.Module):
 
 
 class PlainGECOLayer(nn.Module):
-    """The paper's layer in plain operators, with a GECOLayer's weights, filters and projections; mean propagation, no dropout, no skip."""
+    """The paper's GECO layer in plain operators, with the weights, filters and projections of a GECOLayer. Mean propagation, no dropout, no skip connection."""
 
     def __init__(self, layer: GECOLayer, graph: RegularGraph) -> None:
         super().__init__()
@@ -258,7 +258,7 @@ class PlainGECOLayer(nn.Module):
 
     def forward(self, x_ND: Tensor) -> Tensor:
         layer, num_nodes = self.layer, x_ND.shape[0]
-        with torch.autocast(x_ND.device.type, enabled=False):  # not all devices multiply sparse bfloat16
+        with torch.autocast(x_ND.device.type, enabled=False):  # some devices cannot multiply sparse bfloat16 matrices
             h_NC = torch.cat([x_ND, torch.sparse.mm(self.matrix, x_ND)], dim=1)
         p_NE = layer.glob.projection(h_NC).index_select(0, self.order_N)
         p_GDN = p_NE.float().t().contiguous().view(layer.glob.filter.num_filters + 1, -1, num_nodes)
@@ -272,7 +272,7 @@ class PlainGECOLayer(nn.Module):
 
 
 class PlainGECO(nn.Module):
-    """The whole model in plain PyTorch, with a GECO's weights."""
+    """The whole GECO model in plain PyTorch, with the weights of a GECO."""
 
     def __init__(self, model: GECO, graph: RegularGraph) -> None:
         super().__init__()
@@ -301,16 +301,16 @@ MIXERS: dict[str, Callable[[Shape, Graphs], nn.Module]] = {
     "ppgt": lambda shape, batch: PpgtMixer(shape),
     "ppgt, plain": lambda shape, batch: PlainPpgt(PpgtMixer(shape).attend, batch),
 }
-# Exponents of N in time and memory, to estimate the next size (N log N counts as 1.1).
+# Exponents of N in time and memory, from which the next size is estimated (N log N counts as 1.1).
 TIME_POWER = {"softmax": 2.0, "grit": 2.0, "ppgt": 2.0}
 MEMORY_POWER = {"grit": 2.0, "ppgt": 2.0}
-# Most arrays of N·D float32 (N²·D for subjects over pairs) in a layer's pass, to estimate the first size.
+# Largest number of float32 arrays of N·D (N²·D for subjects over pairs) in a pass of a layer, from which the first size is estimated.
 FIRST_ARRAYS = {"geco": 24, "geco, plain": 48, "primphormer": 40, "performer": 60, "softmax": 30}
 FIRST_ARRAYS |= {"grit": 8, "grit, plain": 24, "ppgt": 8, "ppgt, plain": 24}
 
 
 def _module(name: str, level: str, shape: Shape, graph: RegularGraph) -> tuple[nn.Module, tuple[Any, ...]]:
-    """The module and its arguments after x. GECO's attention cannot be separated from its layer."""
+    """The module, and the arguments that follow x. GECO's attention cannot be separated from its layer."""
     subject, _, plain = name.partition(", ")
     if subject == "geco":
         if level == "model":
@@ -335,7 +335,7 @@ def _module(name: str, level: str, shape: Shape, graph: RegularGraph) -> tuple[n
 def build_subject(
     name: str, level: str, shape: Shape, graph: RegularGraph, *, bf16: bool = False, compiled: bool = False
 ) -> Callable[[], Tensor]:
-    """A function that runs an attention, a layer or a whole model forward on fixed inputs and returns a number to differentiate."""
+    """Returns a function that runs an attention, a layer or a whole model forward on fixed inputs and returns a scalar to differentiate."""
     torch.manual_seed(0)
     device = graph.indices.device
     module, arguments = _module(name, level, shape, graph)
@@ -343,9 +343,9 @@ def build_subject(
     if compiled:
         module.compile()
     in_dim, out_dim = (IN_DIM, OUT_DIM) if level == "model" else (shape.width, shape.width)
-    # A layer's input takes a gradient, as inside a model; features do not.
+    # A layer's input needs a gradient, as inside a model. Features need no gradient.
     x = torch.randn(graph.num_nodes, in_dim, device=device, requires_grad=level != "model")
-    probe = torch.randn(out_dim, device=device)  # a plain sum would have no gradient behind a LayerNorm
+    probe = torch.randn(out_dim, device=device)  # a plain sum would have a zero gradient behind a LayerNorm
 
     def step() -> Tensor:
         x.grad = None
@@ -353,7 +353,7 @@ def build_subject(
             y = module(x, *arguments)
         y, handed = y if isinstance(y, tuple) else (y, None)
         loss = (y.float() @ probe).mean()
-        # The loss reads the states of pairs (as a next layer would) and the penalty (as training would).
+        # The loss also reads the states of pairs (like a next layer) and the penalty (like training).
         if level != "attention" or handed is None or name.startswith("ppgt"):
             return loss
         return loss + (handed.states() if isinstance(handed, Pairs) else handed).sum()
@@ -362,27 +362,27 @@ def build_subject(
 
 
 def floor_bytes(num_nodes: int, num_edges: int, width: int, order: int, *, backward: bool, item: int = 4) -> int:
-    """The fewest bytes that one GECO layer must move: each array once per pass over all nodes, everything else in registers.
+    """The fewest bytes that one GECO layer must move: each array once per pass over all nodes, everything else stays in registers.
 
-    Three passes need all nodes and so split the layer: the propagation (it may read any row), the transforms (they read a channel's whole
-    sequence), and the propagation's gradient. The work between them is by row or by channel and can be fused. In arrays of N·D numbers:
+    Three passes need all nodes and therefore split the layer: the propagation (it may read any row), the transforms (they read the whole sequence of a
+    channel), and the gradient of the propagation. The work between these passes is by row or by channel and can be fused. Counted in arrays of N·D numbers:
     forward: read X (1), write P and V (K+1); read them (K+1), write Y (1); read Y and X (2), write X'' (1): 2 K + 7.
     Backward, from X, P and Y: read the gradient, Y and X (3), write the gradient of Y + X (1); read it and P (K+2), write P's (K+1);
     read that, X and the residual's (K+3), write ÂX's and X's own part (2); read both (2), write X's (1): 3 K + 15.
-    Each direction reads the edges' 4-byte sources and the row starts once. Filters come from few parameters: no bytes.
-    Gathers count each row once, as if the cache held all of X; without reuse they would read `gather_bytes` more.
+    Each direction reads the 4-byte source of every edge, and the row starts once. Filters come from few parameters and need no bytes.
+    Gathers count each row once, as if the cache held all of X. Without reuse, gathers would read `gather_bytes` more.
     """
     arrays = 2 * order + 7 + (3 * order + 15 if backward else 0)
     return num_nodes * width * item * arrays + (2 if backward else 1) * 4 * (num_edges + num_nodes)
 
 
 def gather_bytes(num_nodes: int, num_edges: int, width: int, item: int = 4) -> int:
-    """Bytes that both passes of the propagation read in addition to `floor_bytes`, if each edge fetches its source's row from memory."""
+    """Bytes that both passes of the propagation read in addition to `floor_bytes`, if each edge fetches the row of its source from memory."""
     return 2 * (num_edges - num_nodes) * width * item
 
 
 def layer_flops(num_nodes: int, num_edges: int, width: int, order: int, features: int) -> float:
-    """Floating-point operations of one GECO layer's two passes in our code, recomputation included.
+    """Floating-point operations of both passes of one GECO layer in Graphmill's code, recomputation included.
 
     Products: the projection of 2 D to (K+1) D and the filters' spectra of I features (forward; again, and twice for gradients, in the backward
     pass), the FFN's two D×D (forward, and twice). Transforms: 2.5 L log₂ L each, 5 K per channel and two per feature.

@@ -1,17 +1,17 @@
-"""Training steps at the published sizes: `graphmill bench training`.
+"""Measures training steps at the published sizes: `graphmill bench training`.
 
     graphmill bench training --device cuda --bf16          2.4M nodes and TokenGT 12 x 768, on one GPU
-    graphmill bench training --nodes 100000 --graphs 16    a look, on a CPU
+    graphmill bench training --nodes 100000 --graphs 16    a quick look, on a CPU
 
-Three rows, each with forward, backward and AdamW's step:
+Measures three rows. Each step has a forward pass, a backward pass and an AdamW update:
 
-    geco          the whole of a graph of ogbn-products' size (2.4M nodes, 122M directed edges) as one batch, GECO 3 x 128
-    primphormer   the same graph in ten random parts, Primphormer 2 x 128 with GCN; an epoch is the ten (paper, table of ICML 2025: 22.1 s, 13.35 GB)
-    tokengt       molecules of PCQM4Mv2's size, TokenGT 12 x 768 with orthogonal identifiers; the published training has 1M steps of 1,024 molecules
+    geco          a whole graph of the size of ogbn-products (2.4M nodes, 122M directed edges) as one batch, GECO 3 x 128
+    primphormer   the same graph in ten random parts, Primphormer 2 x 128 with GCN; an epoch has ten parts (paper, ICML 2025, table: 22.1 s, 13.35 GB)
+    tokengt       molecules of the size of PCQM4Mv2, TokenGT 12 x 768 with orthogonal identifiers; the published training has 1M steps of 1,024 molecules
 
-Each node has --degree random neighbours; features and labels are noise. Times and memory are realistic, scores are not. A row that needs more memory
-than is free is skipped with the estimate. Needs torch, numpy and psutil (if the package is not installed:
-`python -m graphmill.jobs.bench.training` in its root). results.md and results.json go to --out.
+Each node has --degree random neighbours. Features and labels are noise: times and memory are realistic, scores are not. A row that needs more than the
+free memory is skipped, and the estimate is shown. Requires torch, numpy and psutil. If the package is not installed, run
+`python -m graphmill.jobs.bench.training` in the root of the repository. results.md and results.json go to --out.
 """
 
 import statistics
@@ -48,29 +48,29 @@ class TrainingConfig:
     rows: tuple[RowName, ...] = ("geco", "primphormer", "tokengt")
     """Models to time."""
     nodes: Count = 2_449_029
-    """Nodes of geco's and primphormer's graph."""
+    """Number of nodes of the graph for geco and primphormer."""
     degree: int = 50
-    """Neighbours per node, even."""
+    """Number of neighbours per node; must be even."""
     parts: Count = 10
-    """Parts of primphormer's graph."""
+    """Number of parts of the graph for primphormer."""
     width: Count = 128
     """Width of geco and primphormer."""
     layers: Count = 3
-    """Layers of geco; primphormer has 2."""
+    """Number of layers of geco; primphormer has 2."""
     graphs: Count = 128
-    """Molecules of a batch."""
+    """Number of molecules in a batch."""
     recompute: bool = False
-    """geco: keep only the input of each layer."""
+    """geco: keep only the input of each layer for the backward pass."""
     rounds: Count = 3
-    """Timed steps (primphormer: epochs), after one to warm up."""
+    """Number of timed steps (primphormer: epochs), after one warm-up step."""
     memory_gb: Amount = 0.0
-    """Most memory in GB; 0: all that is free on the device."""
+    """Most memory in GB; 0: all free memory of the device."""
     threads: Count = 1
-    """Threads of torch."""
+    """Number of torch threads."""
     device: str = "cpu"
-    """Torch's name of the device: cpu, cuda or cuda:1."""
+    """PyTorch's name of the device: cpu, cuda or cuda:1."""
     bf16: bool = False
-    """Compute under bfloat16's autocast; transforms stay float32."""
+    """Compute under bfloat16 autocast; transforms stay in float32."""
     out: Path = Path("runs/bench-training")
     """Directory of the table."""
 
@@ -82,7 +82,7 @@ class TrainingConfig:
 
 @dataclass(frozen=True)
 class Row:
-    """Cost of one step or one epoch. Bytes are None if the system does not tell."""
+    """Cost of one step or one epoch. Bytes are None if the system does not report them."""
 
     name: str
     what: str
@@ -93,7 +93,7 @@ class Row:
 
 
 class Work(NamedTuple):
-    """A row ready to run: `losses()` yields one loss per step of a round."""
+    """A row that is ready to run. `losses()` yields one loss per step of a round."""
 
     model: "nn.Module"
     losses: "Callable[[], Iterator[Callable[[], Tensor]]]"
@@ -101,7 +101,7 @@ class Work(NamedTuple):
 
 
 def needed_bytes(name: str, config: TrainingConfig) -> int:
-    """Estimated bytes, from counts of arrays."""
+    """Estimated bytes of a row, from counts of arrays."""
     edges = config.nodes * config.degree
     if name == "geco":
         from graphmill.models.parallel_cost import training_bytes
@@ -110,7 +110,7 @@ def needed_bytes(name: str, config: TrainingConfig) -> int:
     if name == "primphormer":
         rows = -(-config.nodes // config.parts)
         return 4 * rows * config.width * 60 + 4 * config.nodes * IN_DIM + 24 * edges
-    # 48M weights four times; for each molecule about 45 tokens in 12 layers, each with about twenty arrays 768 wide and 32 heads' pairs.
+    # 48M weights four times. Each molecule has about 45 tokens in 12 layers; each layer has about twenty arrays of width 768 and the pairs of 32 heads.
     tokens = 45
     return 4 * (4 * 48_000_000 + config.graphs * 12 * (tokens * 20 * 768 + 4 * 32 * tokens * tokens))
 
@@ -131,7 +131,7 @@ def _geco_config(config: TrainingConfig) -> "GECOConfig":
 
 
 def _large_graph(config: TrainingConfig) -> Any:
-    """(graph, features, labels, generator) of the rows on nodes."""
+    """(graph, features, labels, generator) for the rows geco and primphormer."""
     import torch
 
     from graphmill.jobs.bench.speed_subjects import RegularGraph
@@ -176,7 +176,7 @@ def _primphormer(config: TrainingConfig) -> Work:
     sources = graph.indices.view(config.nodes, config.degree)
 
     def part_loss(node: "Tensor", place: "Tensor") -> "Tensor":
-        """Loss of the part with these nodes. `place`: number of each node in the part, -1 for other nodes."""
+        """Loss of the part with the nodes `node`. `place`: position of each node in the part; -1 for nodes outside."""
         source = place[sources[node].long()]  # [n, degree]
         inside = source >= 0
         destination = torch.arange(len(node), device=config.device).unsqueeze(1).expand_as(source)
@@ -250,7 +250,7 @@ def molecules(count: int, seed: int = 0) -> "Graphs":
     )
 
 
-# BUILD: row -> its builder. LESS: row -> options that take less memory.
+# BUILD: row -> function that builds it. LESS: row -> options that reduce its memory.
 BUILD = {"geco": _geco, "primphormer": _primphormer, "tokengt": _tokengt}
 LESS = {
     "geco": "--recompute, or a smaller --nodes or --width",
@@ -260,7 +260,7 @@ LESS = {
 
 
 def measure(name: str, config: TrainingConfig) -> Row:
-    """Times one row."""
+    """Times one row of the table."""
     import torch
 
     work = BUILD[name](config)
@@ -292,7 +292,7 @@ def measure(name: str, config: TrainingConfig) -> Row:
 
 
 def bench(config: TrainingConfig, say: Callable[[str], None]) -> tuple[list[Row], dict[str, str]]:
-    """Measures; writes and prints the table. Returns the rows, and the reasons for skipped ones."""
+    """Measures all rows, then writes and prints the table. Returns the rows, and the reasons for skipped rows."""
     import torch
 
     torch.set_num_threads(config.threads)

@@ -1,6 +1,6 @@
-"""Share of its steps that a training loop waits for batches: GECO over neighbor batches, PPGT over Node2Subgraph.
+"""Measures the share of the training time that a loop waits for batches: GECO over neighbor batches, PPGT over Node2Subgraph.
 
-The first batch does not count: no computation overlaps with it. Each step ends when the device has finished, so the device is idle in a wait.
+The first batch does not count, because no computation overlaps with loading it. A step ends when the device has finished: the device is idle in a wait.
 """
 
 import time
@@ -32,7 +32,7 @@ from graphmill.storage.graph import StoredGraph
 
 @dataclass(frozen=True)
 class Wait:
-    """Waits of one loop."""
+    """How long one loop waited for batches."""
 
     name: str
     wait_s: float
@@ -47,7 +47,7 @@ class Wait:
 
 @dataclass(frozen=True)
 class Setting:
-    """Settings of the loops; by default for a CPU with two cores, one of which samples."""
+    """Settings of the loops. The defaults suit a CPU with two cores, one of which samples."""
 
     num_steps: int
     fanouts: tuple[int, ...]
@@ -58,7 +58,7 @@ class Setting:
 
 
 def measure_waits(graph: StoredGraph, setting: Setting) -> list[Wait]:
-    """Runs both loops for `num_steps` counted steps each."""
+    """Runs both loops, each for `num_steps` counted steps."""
     manifest, router = graph.manifest, local_router(graph)
     assert manifest.num_classes is not None
     geco = GECO(GECOConfig(in_dim=manifest.feature_dim, out_dim=manifest.num_classes))

@@ -1,1 +1,1 @@
-"""`--plan`: memory, traffic and time of a run, measured on drawn batches. Imports: jobs.resolve and below."""
+"""`--plan`: estimates memory, traffic and time of a run from drawn batches. Imports: jobs.resolve and below."""

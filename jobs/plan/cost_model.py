@@ -1,10 +1,10 @@
-"""Cost of a training step on a cluster, from formulas: bytes, rounds, cache misses, seconds. A sweep's points check it.
+"""Predicts the cost of a training step on a cluster from formulas: bytes, rounds, cache misses, seconds. The points of a sweep check the predictions.
 
-    python -m graphmill.jobs.plan.cost_model                                              predictions with the rates below
-    python -m graphmill.jobs.plan.cost_model --points runs/scaling/points.jsonl           rates fitted to one worker's points, error at every point
+    python -m graphmill.jobs.plan.cost_model                                              predictions with the default rates
+    python -m graphmill.jobs.plan.cost_model --points runs/scaling/points.jsonl           rates fitted to points with one worker; error at every point
 
-Pure functions; nothing here needs Ray. docs/cost-model.md has the formulas, the measured errors and the limits of the model. Bytes count the arrays in
-messages (`graphmill.samplers.vocabulary.messages`) as they travel. K hops are K + 1 rounds; the last round fetches rows.
+All functions are pure; nothing here needs Ray. docs/cost-model.md has the formulas, the measured errors and the limits of the model. Bytes count the arrays
+of messages (`graphmill.samplers.vocabulary.messages`) in the types in which they travel. K hops take K + 1 rounds; the last round fetches rows.
 """
 
 import itertools
@@ -32,7 +32,7 @@ _GRADIENT_BYTES = 4
 
 @dataclass(frozen=True)
 class Degrees:
-    """A graph's degrees: `count[i]` nodes have degree `degree[i]`. Nodes draw and are drawn in proportion to their degree."""
+    """The degrees of a graph: `count[i]` nodes have degree `degree[i]`. A node with degree d is drawn with a probability in proportion to d."""
 
     degree: np.ndarray  # float64 [b]
     count: np.ndarray  # float64 [b]
@@ -47,15 +47,15 @@ class Degrees:
 
     @staticmethod
     def power_law(num_nodes: float, num_edges: float, bins: int = 64) -> "Degrees":
-        """Degrees of density d^-3 above half their mean, as in the tail of `graphmill.storage.synthetic.products_like`; bins have equal shares of the nodes."""
+        """Degrees with density d^-3 above half their mean, like the tail of `graphmill.storage.synthetic.products_like`. All bins have equally many nodes."""
         mean = num_edges / num_nodes
         edge = np.linspace(0.0, 1.0, bins + 1)
-        # d = mean / 2 · u^(-1/2) for uniform u; its integral over a bin is mean · (u_1^(1/2) - u_0^(1/2)).
+        # d = mean / 2 · u^(-1/2) for uniform u. The integral of d over a bin is mean · (u_1^(1/2) - u_0^(1/2)).
         return Degrees(mean * np.diff(np.sqrt(edge)) * bins, np.full(bins, num_nodes / bins))
 
     @staticmethod
     def of(degree: np.ndarray, bins_per_octave: int = 4) -> "Degrees":
-        """Degrees of a graph, in bins whose degrees differ by at most a fifth."""
+        """The degrees of a graph, in bins. Degrees in one bin differ by at most a fifth."""
         place = np.where(degree > 0, 1 + np.floor(bins_per_octave * np.log2(np.maximum(degree, 1))), 0).astype(np.int64)
         count = np.bincount(place)
         total = np.bincount(place, weights=degree)
@@ -65,7 +65,7 @@ class Degrees:
 
 @dataclass(frozen=True)
 class BatchShape:
-    """Counts of a batch, hop by hop: a real batch's, or expected ones."""
+    """Counts of a batch, hop by hop: either the counts of a real batch or expected counts."""
 
     asked: tuple[float, ...]  # nodes whose neighbors are drawn
     drawn: tuple[float, ...]  # neighbors drawn
@@ -77,10 +77,10 @@ class BatchShape:
 
 
 def expected_batch(degrees: Degrees, roots: float, fanouts: Sequence[int]) -> tuple[BatchShape, np.ndarray]:
-    """The expected batch around uniform roots, and the share of each bin's nodes that it holds.
+    """The expected batch around uniformly drawn roots, and the expected share of each bin's nodes that the batch holds.
 
-    Mean field: a drawn edge ends in a node with a probability in proportion to its degree, whichever node drew it. If the batch holds a share s of a bin
-    with degree d, it holds 1 - (1 - s) exp(-e d / E) after e more draws.
+    Mean field: a drawn edge ends in a node with a probability in proportion to the node's degree, independent of the drawing node. If the batch holds a
+    share s of a bin with degree d, the batch holds 1 - (1 - s) exp(-e d / E) of the bin after e more draws.
     """
     if not 0 < roots <= degrees.num_nodes:
         raise ConfigError(f"roots: expected 1 to the graph's {degrees.num_nodes:,.0f} nodes, got {roots}")
@@ -99,16 +99,16 @@ def expected_batch(degrees: Degrees, roots: float, fanouts: Sequence[int]) -> tu
 
 @dataclass(frozen=True)
 class Widths:
-    """Bytes of a message's entries. Integers travel in the narrowest type that holds them (`graphmill.samplers.access.narrow_ints`)."""
+    """Bytes of the entries of a message. Integers travel in the narrowest type that holds them (`graphmill.samplers.access.narrow_ints`)."""
 
-    feature: int  # a node's row of features, as stored
-    index: int = 4  # a node's id, stored or permanent
+    feature: int  # the row of features of a node, as stored
+    index: int = 4  # the id of a node, stored or permanent
     label: int = 1
     count: int = 1  # a list's length
 
     @property
     def row(self) -> int:
-        """A node's columns: permanent id, label, split and features."""
+        """Bytes of a node's columns: permanent id, label, split and features."""
         return self.index + self.label + 1 + self.feature
 
 
@@ -119,7 +119,7 @@ class Traffic:
     sent: float  # bytes of requests
     received: float  # bytes of replies
     requests: float
-    rounds: float  # one after another; the requests of a round go out together
+    rounds: float  # rounds follow each other; the requests of one round are sent together
 
     @property
     def total(self) -> float:
@@ -135,53 +135,53 @@ class Traffic:
 
 
 def draw_traffic(shape: BatchShape, widths: Widths, owners: int) -> Traffic:
-    """The draws of `NeighborSampler`: a `SampleNeighbors` per hop and owner."""
+    """Traffic of the draws of `NeighborSampler`: one `SampleNeighbors` per hop and owner."""
     hops = len(shape.asked)
     received = widths.count * sum(shape.asked) + widths.index * shape.edges
     return Traffic(widths.index * sum(shape.asked), received, hops * owners, hops)
 
 
 def row_traffic(rows: float, index_bytes: float, row_bytes: float, owners: int) -> Traffic:
-    """Fetching rows: a `FetchRows` per owner."""
+    """Traffic of fetching rows: one `FetchRows` per owner."""
     return Traffic(index_bytes * rows, row_bytes * rows, owners, 1)
 
 
 def neighbor_traffic(shape: BatchShape, widths: Widths, owners: int) -> Traffic:
-    """A batch of `NeighborSampler`."""
+    """Traffic of a batch of `NeighborSampler`."""
     return draw_traffic(shape, widths, owners) + row_traffic(shape.nodes, widths.index, widths.row, owners)
 
 
 def chunk_traffic(nodes: float, edges: float, widths: Widths, owners: int) -> Traffic:
-    """A batch of `RandomPartitionSampler`: `ListChunk`, `InducedEdges` (every owner gets all members) and `FetchRows`."""
+    """Traffic of a batch of `RandomPartitionSampler`: `ListChunk`, `InducedEdges` (every owner gets all members) and `FetchRows`."""
     sent = widths.index * nodes * (owners + 1)
     received = (2 * widths.index + widths.count + widths.row) * nodes + widths.index * edges
     return Traffic(sent, received, 3 * owners, 3)
 
 
 def remote_traffic(traffic: Traffic, near_share: float, near_owners: float, owners: int) -> Traffic:
-    """The part of `traffic` that leaves the process, if it reads `near_owners` of the owners, with `near_share` of the nodes, itself."""
+    """The part of `traffic` that leaves the process. The process reads `near_owners` of the owners itself; they own a share `near_share` of the nodes."""
     far = owners - near_owners
     share = 1.0 - near_share if far else 0.0
     requests = traffic.requests * far / owners
     return Traffic(traffic.sent * share, traffic.received * share, requests, traffic.rounds if requests else 0)
 
 
-DRAWN_BYTES = 12  # for a node of a batch that is drawn ahead: its id and its share of counts, sources and the plan
-JOINED = 16  # batches whose draws share their requests (`graphmill.samplers.loading.scheduled_rows`)
-_EARLY = 1 / 16  # share of the room for rows that come before their batch's turn
+DRAWN_BYTES = 12  # of each node of a batch that is drawn ahead: its id and its share of counts, sources and the plan
+JOINED = 16  # number of batches whose draws share requests (`graphmill.samplers.loading.scheduled_rows`)
+_EARLY = 1 / 16  # share of the room that is for rows fetched early, with an earlier batch
 
 
 def planned_share(
     count: np.ndarray, share: np.ndarray, rows: float, known: float = math.inf, batches: float = math.inf
 ) -> float:
-    """The share of a batch's rows that is fetched, if rows are kept by plan (`graphmill.samplers.loading.row_schedule`).
+    """Expected share of a batch's rows that must be fetched, if rows are kept by plan (`graphmill.samplers.loading.row_schedule`).
 
-    `rows`: rows that there is room for. `known`: batches drawn ahead. `batches`: batches of the run. `count` nodes are in a batch with probability p in `share`,
-    independently of other batches, so the gaps between a node's uses are geometric.
+    `rows`: number of rows that fit. `known`: number of batches drawn ahead. `batches`: number of batches of the run. A batch holds each of `count` nodes with
+    the probability p in `share`, independently of other batches. The gaps between two uses of a node are therefore geometric.
 
-    Keeping the rows that are needed soonest means: keep a row over gaps of at most g batches, and over some of the gaps of g + 1. A row is then kept after a
-    share 1 - (1 - p)^g (1 + p g) of all batches; g is the largest that fits the room. A row is fetched for its first use and after each longer gap. Gaps longer
-    than `known` are not seen. If a batch fetches less than a sixteenth of the room, rows that come early fill that sixteenth.
+    To keep the rows that are needed soonest, the plan keeps a row over all gaps of at most g batches, and over a part of the gaps of g + 1 batches. A row is
+    then kept after a share 1 - (1 - p)^g (1 + p g) of all batches; g is the largest value that fits the room. A row is fetched for its first use and after
+    each longer gap. Gaps longer than `known` are not seen. If a batch fetches less than a sixteenth of the room, rows fetched early fill that sixteenth.
     """
     needed = float((share * count).sum())
     first = (1 - (1 - share) ** batches) / batches if batches < math.inf else 0 * share
@@ -207,14 +207,14 @@ def planned_share(
 
 
 def early_batches(rows: float, fetched: float) -> int:
-    """Number of later batches whose rows come with a batch's own, if each batch fetches `fetched` rows and there is room for `rows`."""
+    """Number of later batches whose rows arrive with the rows of one batch. Each batch fetches `fetched` rows; `rows` rows fit."""
     return min(int(_EARLY * rows / max(fetched, 1e-9)), JOINED)
 
 
 def planned_traffic(draws: Traffic, rows: Traffic, fetched: float, joined: float, early: int) -> Traffic:
-    """Remote traffic of a neighbor batch with planned rows.
+    """Remote traffic of a neighbor batch whose rows are kept by plan.
 
-    `fetched`: share of the rows that still travels. `joined`: requests for draws per batch. `early`: batches whose rows come with another batch's.
+    `fetched`: share of the rows that must still be sent. `joined`: requests for draws per batch. `early`: number of later batches whose rows arrive early.
     """
     return Traffic(
         draws.sent + rows.sent * fetched,
@@ -225,41 +225,41 @@ def planned_traffic(draws: Traffic, rows: Traffic, fetched: float, joined: float
 
 
 def all_reduce_bytes(num_parameters: float, workers: int) -> float:
-    """Bytes that each worker sends (and receives) to sum float32 gradients in a ring."""
+    """Bytes that each worker sends (and receives) to sum float32 gradients by a ring all-reduce."""
     return 2 * (workers - 1) / workers * _GRADIENT_BYTES * num_parameters
 
 
 def random_halo(degrees: Degrees, workers: int) -> float:
-    """Rows that a worker of a graph-parallel run needs from other workers (nodes with a neighbor here), if nodes are spread at random."""
+    """Number of rows that a worker of a graph-parallel run needs from other workers: rows of nodes with a neighbor here, if nodes are spread at random."""
     needed = 1 - (1 - 1 / workers) ** degrees.degree
     return float((degrees.count * needed).sum()) * (1 - 1 / workers)
 
 
 @dataclass(frozen=True)
 class Rates:
-    """Seconds per unit of work on one core. `fit_rates` fits them to a sweep's points.
+    """Seconds per unit of work on one core. `fit_rates` fits the rates to the points of a sweep.
 
     The defaults come from docs/performance.md. Sampling: `graphmill bench sampling`, 584,319 nodes a batch with their rows in 0.19 s in process. Messages:
-    `python -m benchmarks transport` between two hosts, 10 to 150,000 rows over an open connection, including the owners' work. Training: GECO 3 x 128.
+    `python -m benchmarks transport` between two hosts, 10 to 150,000 rows over an open connection, work of the owners included. Training: GECO 3 x 128.
     """
 
-    train_step_s: float = 0.0  # forward, backward and optimizer: constant part
-    train_node_s: float = 200e-6  # the same for each node of the batch, its edges included
-    load_step_s: float = 0.0  # the worker's other threads: constant part
+    train_step_s: float = 0.0  # forward, backward and optimizer: constant part per step
+    train_node_s: float = 200e-6  # forward, backward and optimizer: per node of the batch, with the node's edges
+    load_step_s: float = 0.0  # other threads of the worker: constant part per step
     load_node_s: float = 0.33e-6  # sampling and collating
     load_request_s: float = 0.21e-3  # a request and its reply
     load_byte_s: float = 0.57e-9
-    serve_request_s: float = 0.0  # the owner's work, unless the rates above include it
+    serve_request_s: float = 0.0  # work of the owner, if the rates above do not include it
     serve_byte_s: float = 0.0
 
 
 @dataclass(frozen=True)
 class Link:
-    """A host's network connection, with the same speed in both directions."""
+    """The network connection of a host, with the same speed in both directions."""
 
     gigabits: float
-    latency_s: float = 100e-6  # of a round of requests, or of a hop in a ring; 50 µs each way
-    share: float = 0.8  # reached share of the nominal rate
+    latency_s: float = 100e-6  # of one round of requests, or of one hop in a ring; 50 µs in each direction
+    share: float = 0.8  # share of the nominal rate that is reached
 
     @property
     def bytes_per_s(self) -> float:
@@ -271,15 +271,15 @@ class StepCost:
     """Seconds of a step of one worker, by part."""
 
     train_s: float
-    load_s: float  # the loader's thread, its waits for the network included
+    load_s: float  # the loader's thread, including its waits for the network
     reduce_s: float
-    link_s: float  # time that the host's link is busy
-    cpu_s: float  # CPU time of all processes that work for this worker, servers included
+    link_s: float  # time in which the host's link is busy
+    cpu_s: float  # CPU time of all processes that work for this worker, including servers
     step_s: float
 
     @property
     def bound(self) -> str:
-        """The bottleneck: cores, training, loader or link."""
+        """Name of the bottleneck: cores, training, loader or link."""
         train = self.train_s + self.reduce_s
         if self.step_s > max(train, self.load_s, self.link_s) * 1.001:
             return "cores"
@@ -297,10 +297,10 @@ def step_cost(
     train_s: float | None = None,
     loader_threads: int = 1,
 ) -> StepCost:
-    """A step of one worker. Its host serves as much as it asks for. `link` None: one machine, without a network.
+    """Cost of a step of one worker. Its host serves as many requests as it sends. `link` None: one machine, without a network.
 
-    The loader works ahead, so training and loading overlap and the slower decides. Summing the gradients does not overlap. All processes of the worker share
-    `cores_per_worker` cores. `train_s`: an accelerator's training time, in place of the CPU's. Each loader thread makes batches at the same time.
+    The loader works ahead: training and loading overlap, and the slower of the two sets the time. Summing the gradients does not overlap. All processes of the
+    worker share `cores_per_worker` cores. `train_s`: training time on an accelerator, which replaces the CPU's. All loader threads make batches in parallel.
     """
     train = rates.train_step_s + rates.train_node_s * shape.nodes if train_s is None else train_s
     load_cpu = load_cpu_s(shape, remote, rates)
@@ -311,8 +311,8 @@ def step_cost(
     else:
         wire = remote.rounds * link.latency_s + max(remote.sent, remote.received) / link.bytes_per_s
         reduce = reduce_bytes / link.bytes_per_s + 2 * (workers - 1) * link.latency_s
-        busy = (remote.total + reduce_bytes) / link.bytes_per_s  # the host asks and serves as much, each way once
-    # Servers answer while the loader waits. Servers of a round work at the same time.
+        busy = (remote.total + reduce_bytes) / link.bytes_per_s  # the same amount in each direction
+    # Servers answer while the loader waits. The servers of one round work in parallel.
     load = (load_cpu + serve_cpu / max(1.0, remote.requests / max(remote.rounds, 1)) + wire) / loader_threads
     cpu = (0.0 if train_s is not None else train) + load_cpu + serve_cpu
     step = max(train + reduce, load, busy, cpu / cores_per_worker)
@@ -320,14 +320,14 @@ def step_cost(
 
 
 def load_cpu_s(shape: BatchShape, remote: Traffic, rates: Rates) -> float:
-    """CPU time of a worker for a batch, except its training thread."""
+    """CPU time that a worker spends on a batch outside its training thread."""
     messages = rates.load_request_s * remote.requests + rates.load_byte_s * remote.total
     return rates.load_step_s + rates.load_node_s * shape.nodes + messages
 
 
 @dataclass(frozen=True)
 class Check:
-    """The model's values for one measured point, as (model, measured) of a batch."""
+    """One measured point, per batch: each pair is (value of the model, measured value)."""
 
     name: str
     nodes: tuple[float, float]
@@ -342,7 +342,7 @@ Point = Mapping[str, Any]
 
 
 def load_points(path: Path) -> list[Record]:
-    """The points of a sweep that finished well. Raises FormatError if there are none."""
+    """The points of the trials that ended well. Raises FormatError if there are none."""
     points = read_records(path, lambda point: point["status"], "a point of jobs/sweep.py --workers …")
     points = [point for point in points if point["status"] == "ok"]
     if not points:
@@ -351,7 +351,7 @@ def load_points(path: Path) -> list[Record]:
 
 
 def point_batch(point: Point) -> tuple[BatchShape, Traffic]:
-    """The expected batch of a point and its remote traffic. Raises ConfigError for samplers that the model does not know."""
+    """The expected batch of a point and its remote traffic. Raises ConfigError if the cost model does not cover the sampler."""
     s = point["settings"]
     degrees, widths = Degrees(*map(np.array, point["degrees"])), Widths(point["feature_bytes"], point["index_bytes"])
     if s["sampler"] == "neighbor":
@@ -364,12 +364,12 @@ def point_batch(point: Point) -> tuple[BatchShape, Traffic]:
         traffic = chunk_traffic(nodes, edges, widths, s["partitions"])
     else:
         raise ConfigError(f"sampler: expected neighbor or random-partition, got {s['sampler']}")
-    near = s["partitions"] if s["local_reads"] else 0  # one machine's processes map all partitions
+    near = s["partitions"] if s["local_reads"] else 0  # the processes of one machine map all partitions
     return shape, remote_traffic(traffic, near / s["partitions"], near, s["partitions"])
 
 
 def fit_rates(points: Sequence[Point]) -> Rates:
-    """Rates by non-negative least squares over the relative errors of the points."""
+    """Fits the rates by non-negative least squares on the relative errors of the points."""
     from scipy.optimize import nnls
 
     train, load, serve = [], [], []
@@ -397,8 +397,8 @@ def fit_rates(points: Sequence[Point]) -> Rates:
 
 
 def free_cores(point: Point, others: Sequence[Point]) -> float:
-    """Cores for a point's workers and servers: all cores, less those that Ray's processes took in the points of `others`, less those that the
-    hypervisor stole. Infinite if the point ran on a cluster, since it does not record the hosts' cores."""
+    """Cores that are free for the workers and servers of a point: all cores, minus the cores of Ray's own processes (measured on the points `others`), minus
+    the cores that the hypervisor stole. Infinite for a point from a cluster, because such a point does not record the cores of the hosts."""
     if point["settings"].get("address") is not None:
         return float("inf")
     known = [other for other in others if other.get("own_cores") is not None and other.get("server_cores") is not None]
@@ -408,7 +408,7 @@ def free_cores(point: Point, others: Sequence[Point]) -> float:
 
 
 def check_points(points: Sequence[Point], rates: Rates, fitted: Sequence[Point] = ()) -> list[Check]:
-    """The model's values for every point. `fitted`: the points that `rates` were fitted to."""
+    """Compares every point with the model. `fitted`: the points to which `rates` were fitted."""
     checks = []
     for point in points:
         s = point["settings"]
@@ -451,7 +451,7 @@ class Workload:
 
     @property
     def stored_bytes(self) -> float:
-        """Bytes of topology, rows and ids on disk (and in memory once all are mapped)."""
+        """Bytes of topology, rows and ids on disk (and in memory if all of them are mapped)."""
         return 8 * self.num_nodes + self.widths.index * self.num_edges + self.widths.row * self.num_nodes
 
 
@@ -471,7 +471,7 @@ def predict(
     train_s: float | None = None,
     loader_threads: int = 1,
 ) -> tuple[Traffic, StepCost]:
-    """Traffic and cost of a step with a worker per host and partitions spread at random. `cache_share`: share of all rows that a host keeps by plan."""
+    """Traffic and cost of a step, with one worker per host and partitions spread at random. `cache_share`: share of all rows that a host keeps by plan."""
     degrees, widths = workload.degrees, workload.widths
     shape, share = expected_batch(degrees, workload.roots, workload.fanouts)
     draws, rows = (
@@ -493,7 +493,7 @@ def predict(
 
 
 def graph_parallel_bytes(workload: Workload, workers: int) -> dict[str, int]:
-    """Bytes that a worker sends in a full-graph step of GECO with nodes spread at random, by kind (`graphmill.models.parallel_cost`)."""
+    """Bytes that a worker sends in a full-graph step of GECO, by kind (`graphmill.models.parallel_cost`). Nodes are spread at random."""
     from graphmill.models.geco.options import GECOConfig
     from graphmill.models.parallel.shards import Shards
     from graphmill.models.parallel_cost import sent_bytes
@@ -508,15 +508,15 @@ class Config:
     """Print predictions of the cost model."""
 
     points: str | None = None
-    """points.jsonl of a sweep: fits the rates to its points with one worker, and shows the error at every point."""
+    """points.jsonl of a sweep: fit the rates to its points with one worker, and print the error at every point."""
     nodes: tuple[Count, ...] = (8, 16, 32, 64)
-    """Hosts of the predicted clusters, with a worker on each."""
+    """Host counts of the predicted clusters; each host has one worker."""
     gigabits: tuple[Positive, ...] = (10.0, 25.0, 100.0)
-    """Speeds of the hosts' links in Gb/s."""
+    """Speeds of the hosts' network links in Gb/s."""
     train_ms: Positive = 100.0
-    """Training time of a step on an accelerator, for the second table; the first table trains on the fitted CPU."""
+    """Training time of a step on an accelerator, for the second table. The first table trains on the fitted CPU."""
     loader_threads: Count = 4
-    """Sampling threads of a worker, each with a core."""
+    """Number of sampling threads of a worker, each on a separate core."""
     cache_share: float = 0.0
     """Share of all rows that each host keeps by plan (--loader.cache_bytes)."""
     feature_dtype: FeatureDtype = "float32"
@@ -527,7 +527,7 @@ class Config:
 
 
 def print_checks(checks: Sequence[Check]) -> None:
-    """Prints a row for each point: model / measured."""
+    """Prints a row for each point, with the ratios model / measured."""
 
     def cells(check: Check) -> Iterator[str]:
         yield check.name
@@ -562,7 +562,7 @@ def print_predictions(config: Config, rates: Rates, train_s: float | None) -> No
 
 
 def print_graph_parallel(config: Config) -> None:
-    """Prints a row for each workload and number of workers, for steps over the whole graph as one batch."""
+    """Prints a row for each workload and number of workers, for steps that take the whole graph as one batch."""
     rows = []
     for workload, workers in itertools.product(WORKLOADS, config.nodes):
         sent = graph_parallel_bytes(workload, workers)

@@ -1,6 +1,6 @@
-"""Checks of a machine before a run. Each yields findings: what the machine has, whether it is enough, and what to do if not.
+"""Checks a machine before a run. Each check yields findings: what the machine has, whether that is enough, and what to do if it is not.
 
-Nothing here needs Ray. A check removes the files that it writes and closes its sockets.
+Nothing here needs Ray. A check removes all files that it writes and closes its sockets.
 """
 
 import os
@@ -31,7 +31,7 @@ _PROBE_BYTES = 8 * 2**20
 
 
 class Finding(NamedTuple):
-    """One check's outcome, for one line."""
+    """The outcome of one check, printed as one line."""
 
     name: str
     verdict: Verdict
@@ -39,12 +39,12 @@ class Finding(NamedTuple):
 
 
 def _warned(name: str, problem: str | None, fine: str) -> Finding:
-    """A warning if there is a problem, otherwise the `fine` message."""
+    """A finding: a warning if there is a problem, otherwise the message `fine`."""
     return Finding(name, "ok", fine) if problem is None else Finding(name, "warn", problem)
 
 
 def check_versions() -> Iterator[Finding]:
-    """Python, and every package that Graphmill requires (without its extras)."""
+    """Checks Python and every package that Graphmill requires (without its extras)."""
     yield Finding("python", "ok", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
     try:
         wanted = requires("graphmill") or []
@@ -73,7 +73,7 @@ def check_versions() -> Iterator[Finding]:
 
 
 def check_cores() -> Iterator[Finding]:
-    """The cores that this process may use, and a container's limit below them."""
+    """Checks the cores that this process may use, and the container's limit if it is lower."""
     cores = num_cores()
     quota, _, period = _CPU_LIMIT.read_text().strip().partition(" ") if _CPU_LIMIT.exists() else ("max", "", "")
     allowed = int(quota) / int(period) if quota != "max" and period else cores
@@ -82,7 +82,7 @@ def check_cores() -> Iterator[Finding]:
 
 
 def check_memory(object_store_bytes: int) -> Iterator[Finding]:
-    """Free memory for a run with its object store, and the shared memory that holds the store."""
+    """Checks the free memory for a run with its object store, and the shared memory that holds the object store."""
     free = available_bytes()
     needed = object_store_bytes + _LEAST_MEMORY_BYTES
     fine = f"{_gib(free)} free"
@@ -104,7 +104,7 @@ def check_memory(object_store_bytes: int) -> Iterator[Finding]:
 
 
 def check_folder(name: str, folder: Path) -> Iterator[Finding]:
-    """Space and rights in a folder (or in the parent where it would be made), and whether its file system renames and syncs."""
+    """Checks free space and permissions of a folder (or of the parent, if the folder does not exist yet), and whether its file system renames and syncs."""
     from graphmill.storage.filesystem.outputs import existing_part
 
     existing = existing_part(folder)
@@ -138,7 +138,7 @@ def check_folder(name: str, folder: Path) -> Iterator[Finding]:
 
 
 def check_open_files() -> Iterator[Finding]:
-    """The limit of open files, among which are the sockets of Ray's processes."""
+    """Checks the limit of open files. The sockets of Ray's processes count as open files."""
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -148,7 +148,7 @@ def check_open_files() -> Iterator[Finding]:
 
 
 def check_loopback() -> Iterator[Finding]:
-    """Whether this process can serve and reach the loopback address, the only one that a local Ray listens on."""
+    """Checks that this process can listen on and connect to the loopback address, the only address on which a local Ray listens."""
     try:
         with socket.create_server(("127.0.0.1", 0)) as server:
             server.settimeout(5)
@@ -178,7 +178,7 @@ def check_loopback() -> Iterator[Finding]:
 
 
 def check_gpu() -> Iterator[Finding]:
-    """The GPUs that PyTorch sees, or a driver that this build of PyTorch cannot use."""
+    """Checks the GPUs that PyTorch sees, and finds a driver that this build of PyTorch cannot use."""
     import torch
 
     if torch.cuda.is_available():
@@ -194,7 +194,7 @@ def check_gpu() -> Iterator[Finding]:
 
 
 def check_store(url: str) -> Iterator[Finding]:
-    """Whether a file can be written, read back and removed under an fsspec URL."""
+    """Checks that a file can be written, read back and removed under an fsspec URL."""
     from uuid import uuid4
 
     from graphmill.storage.filesystem.filesystem_errors import one_line_errors
@@ -225,7 +225,7 @@ def check_store(url: str) -> Iterator[Finding]:
 
 
 def check_graph(url: str, quick: bool) -> Iterator[Finding]:
-    """Whether a stored graph or set of graphs opens and (unless quick) all its checksums match."""
+    """Checks that a stored graph or set of graphs opens and that (unless `quick`) all its checksums match."""
     from graphmill.jobs.tasks.graph_task import set_lacks
     from graphmill.jobs.tasks.node_task import graph_lacks
     from graphmill.storage.format.graph_set_manifest import GraphSetManifest

@@ -1,8 +1,8 @@
-"""The rows of other hosts that a host's workers need, and how often, for any number of workers: estimated from a few drawn batches.
+"""Estimates the rows of other hosts that a host's workers need, and how often, for any number of workers, from a few drawn batches.
 
-For a sample of the nodes it counts the batches of each position of a step that hold them. The counts give the probability with which a batch holds a node, for
-any order of roots. The first batches choose the rows that a host's workers share (`graphmill.cluster.serving.shared_rows`); the other batches tell which rows
-are needed in addition.
+For a sample of the nodes, counts the batches that hold each node, separately for each position in a step. The counts give the probability that a batch holds
+a node, for any order of roots. The first batches choose the rows that the workers of a host share (`graphmill.cluster.serving.shared_rows`). The other
+batches show which further rows are needed.
 """
 
 import time
@@ -17,60 +17,60 @@ from graphmill.samplers.vocabulary.rank_shares import own_positions
 if TYPE_CHECKING:
     from graphmill.storage.graph import StoredGraph
 
-_FIRST, _OTHERS = 16, 128  # at most: batches of a position that choose shared rows, other batches
-_MOST_PLACES, _SHUFFLED_PLACES = 16, 4  # positions whose batches are drawn: roots in groups, shuffled roots
+_FIRST, _OTHERS = 16, 128  # limits for one position: batches that choose shared rows, other batches
+_MOST_PLACES, _SHUFFLED_PLACES = 16, 4  # most positions whose batches are drawn: roots in groups, shuffled roots
 _MOST_NODES = 1 << 17  # nodes of the sample
 _GRID, _STEPS = 60, 200
 
 
 @dataclass(frozen=True)
 class Needs:
-    """Counts over the drawn batches of some positions of a step ("places"). A place stands for the positions near it, or, with shuffled roots, for all."""
+    """Counts over the drawn batches of a few positions in a step ("places"). A place stands for nearby positions; with shuffled roots, for all positions."""
 
-    hits: np.ndarray  # uint8 [2, places, nodes]: first batches, and other batches, that hold a node of the sample
-    rounds: tuple[int, int]  # drawn batches of each place: first, others
-    partition: np.ndarray  # int64 [nodes], ascending: partition of each node
-    scale: float  # nodes of the graph per node of the sample
-    drawing: np.ndarray  # float64 [places, partitions, 3]: requests of a batch's draws, bytes sent, bytes received
+    hits: np.ndarray  # uint8 [2, places, nodes]: how many first batches, and how many other batches, hold a node
+    rounds: tuple[int, int]  # batches drawn for each place: first batches, other batches
+    partition: np.ndarray  # int64 [nodes], ascending: the partition of each node
+    scale: float  # ratio: nodes of the graph / nodes of the sample
+    drawing: np.ndarray  # float64 [places, partitions, 3]: requests of a batch's draws, bytes sent, received
     by_groups: bool
     num_partitions: int
-    index_bytes: float  # a node's id in a request
-    column_bytes: float  # a row in a reply, without its features
-    kept_bytes: float  # a kept row, without its features
+    index_bytes: float  # bytes of a node's id in a request
+    column_bytes: float  # bytes of a row in a reply, without features
+    kept_bytes: float  # bytes of a kept row, without features
 
     @property
     def nodes(self) -> float:
-        """Mean number of nodes of a batch."""
+        """Mean number of nodes in a batch."""
         return float(self.hits.sum()) * self.scale / (sum(self.rounds) * self.hits.shape[1])
 
     def places(self, positions: range, micro_batches: int) -> list[int]:
-        """The places that stand for these positions of a step."""
+        """The places that stand for these positions in a step."""
         count = self.hits.shape[1]
         return sorted({at * count // micro_batches if self.by_groups else at % count for at in positions})
 
 
 @dataclass(frozen=True)
 class HostNeeds:
-    """Rows of other hosts that the batches of a host's workers need."""
+    """The rows of other hosts that the batches of a host's workers need."""
 
-    hits: list[np.ndarray]  # for each worker uint16 [2, nodes], nodes on other hosts
-    trials: list[tuple[int, int]]  # for each worker: batches counted in `hits`
+    hits: list[np.ndarray]  # for each worker: uint16 [2, nodes], counts for the nodes on other hosts
+    trials: list[tuple[int, int]]  # for each worker: how many first and other batches `hits` counts
     scale: float
-    drawing: Traffic  # a batch's draws between hosts, each batch drawn separately
-    owners: int  # partitions on other hosts
+    drawing: Traffic  # traffic between hosts for a batch's draws, without sharing of requests
+    owners: int  # number of partitions on other hosts
 
     @property
     def num_nodes(self) -> float:
-        """Nodes on other hosts."""
+        """Number of nodes on other hosts."""
         return self.hits[0].shape[1] * self.scale
 
     @property
     def rows(self) -> list[float]:
-        """For each worker: rows that a batch needs."""
+        """For each worker: mean number of rows that a batch needs."""
         return [float(h.sum()) * self.scale / sum(t) for h, t in zip(self.hits, self.trials, strict=True)]
 
     def shared(self, rows: float) -> np.ndarray:
-        """bool [nodes]: the `rows` nodes that the workers' first batches need most often, whose rows they share."""
+        """bool [nodes]: True for the `rows` nodes that the workers' first batches need most often. The workers share the rows of these nodes."""
         chosen, most = np.zeros(self.hits[0].shape[1], bool), int(rows / self.scale)
         first = sum(hits[0].astype(np.int64) for hits in self.hits)
         needed = np.flatnonzero(first)
@@ -78,7 +78,7 @@ class HostNeeds:
         return chosen
 
     def classes(self, shared: np.ndarray | None) -> list[tuple[np.ndarray, np.ndarray]]:
-        """For each worker: (number of nodes that are not shared, probability that a batch holds one of these), both float64."""
+        """For each worker: (number of nodes that are not shared, probability that a batch holds such a node), both float64."""
         needs = []
         for (first, others), trials in zip(self.hits, self.trials, strict=True):
             times, num_trials = (first + others, sum(trials)) if shared is None else (others[~shared], trials[1])
@@ -88,7 +88,7 @@ class HostNeeds:
 
 
 def probabilities(histogram: np.ndarray, trials: int) -> tuple[np.ndarray, np.ndarray]:
-    """(probabilities, weight of each) that explain how many things occurred in k of `trials` trials: `histogram[k]`.
+    """Fits a distribution of probabilities to counts: (probabilities, weight of each). `histogram[k]` events occurred in k of `trials` trials.
 
     The counts are a mixture of binomials over a grid of probabilities. Expectation maximisation fits the weights (Laird, Journal of the American Statistical
     Association 73(364), 1978).
@@ -106,7 +106,7 @@ def probabilities(histogram: np.ndarray, trials: int) -> tuple[np.ndarray, np.nd
 
 
 def host_needs(needs: Needs, hosts: int, workers: int, micro_batches: int, host: int) -> HostNeeds:
-    """Needs of one host, if partitions, workers and positions are spread over the hosts evenly and in order."""
+    """Needs of one host. Partitions, workers and positions are spread over the hosts evenly and in order."""
     is_far = np.arange(needs.num_partitions) * hosts // needs.num_partitions != host
     far = is_far[needs.partition]
     own = [
@@ -115,7 +115,7 @@ def host_needs(needs: Needs, hosts: int, workers: int, micro_batches: int, host:
         if worker * hosts // workers == host
     ]
     drawing = np.mean([needs.drawing[places].mean(axis=0) for places in own], axis=0)[is_far].sum(axis=0)
-    rounds = round(float(needs.drawing[:, :, 0].max()))  # each round has a request to each owner
+    rounds = round(float(needs.drawing[:, :, 0].max()))  # a round has one request to each owner
     return HostNeeds(
         [needs.hits[:, places].sum(axis=1, dtype=np.uint16)[:, far] for places in own],
         [(needs.rounds[0] * len(places), needs.rounds[1] * len(places)) for places in own],
@@ -135,7 +135,7 @@ def busiest_host(needs: Needs, hosts: int, workers: int, micro_batches: int) -> 
 
 
 def seen_needs(graph: "StoredGraph", options: Any, positions: int, longest_s: float) -> Needs:
-    """Draws batches, without their rows, for about `longest_s` seconds and counts their nodes."""
+    """Draws batches without their rows for about `longest_s` seconds and counts the nodes of the batches."""
     from graphmill.samplers.access.router import local_router
     from graphmill.samplers.access.traffic import COLUMNS, WatchedRemote
     from graphmill.samplers.access.traffic import Traffic as Counted
@@ -154,7 +154,7 @@ def seen_needs(graph: "StoredGraph", options: Any, positions: int, longest_s: fl
     columns = [COLUMNS.index(name) for name in ("remote_requests", "sent_bytes", "received_bytes")]
     drawing = np.zeros((places, manifest.num_partitions, 3))
     began, rounds = time.perf_counter(), [0, 0]
-    # Half 0: the first batches of an epoch; half 1: batches of later epochs. At least one of each, then both in turn.
+    # Half 0: the first batches of an epoch; half 1: batches of later epochs. Draws at least one of each half, then from both in turn.
     for number in range(_OTHERS):
         if number and time.perf_counter() - began > longest_s:
             break

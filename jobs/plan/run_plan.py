@@ -1,9 +1,9 @@
-"""`--plan`: counts, memory and time of a run, found in this process. Nothing is started, prepared or written.
+"""`--plan`: computes the counts, memory and time of a run in this process. Starts, prepares and writes nothing.
 
-If the run would join a cluster, the plan asks the cluster for its resources; times and memory then hold for its hosts, each assumed to be like this machine.
+If the run would join a cluster, the plan asks the cluster for its resources. Memory and time then hold for the cluster's hosts, assumed equal to this machine.
 
-Counts come from the files of the graph or set; bytes, memory and times from a few batches (`graphmill.jobs.plan.tries`). Memory and times are marked as
-estimates.
+Counts come from the files of the graph or set. Bytes, memory and times come from a few batches (`graphmill.jobs.plan.tries`). Memory and times are
+marked as estimates.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -31,33 +31,33 @@ from graphmill.jobs.plan.tries import Tried
 from graphmill.jobs.resolve.checks import choose_run_dir
 from graphmill.jobs.resolve.resolve import Facts, ResolvedRun, resolve, step_warnings
 
-_MARGIN = 1.2  # planned memory / counted memory
+_MARGIN = 1.2  # ratio: planned memory / counted memory
 _USABLE = 0.9  # share of the free memory that a run may take
 
 
 class Plan:
-    """A job's plan while it is made: its lines, and the errors that the job would end with. Make it before anything is drawn."""
+    """The plan of a job under construction: its lines, and the errors with which the job would end. Create the plan before any batch is drawn."""
 
     def __init__(self, job: str, workers: int, object_store_gb: float, cluster: Resources | None = None) -> None:
         """`cluster`: resources of the cluster that the run would join; None: it runs here."""
         self.job, self.workers, self.object_store_gb, self.cluster = job, workers, object_store_gb, cluster
         self.micro_batches = workers  # of a step
-        self.shared_bytes = 0  # rows that the workers of a host share
-        self.servers = 0  # partition servers; their mapped files are shared pages that the system may take back
-        self.alone = False  # one process, without Ray
-        self.table_owners = 0  # processes of an embedding table
-        self.table_bytes = 0  # of each owner: its rows, and messages once a batch is tried
+        self.shared_bytes = 0  # rows that the workers of a host share, in bytes
+        self.servers = 0  # partition servers. The system may take back the shared pages of their mapped files
+        self.alone = False  # the run has one process, without Ray
+        self.table_owners = 0  # number of processes that own the embedding table
+        self.table_bytes = 0  # of each owner: its rows, and its messages after a batch was tried
         self._table_shape = 0, 0  # rows, their width
         self._message_bytes = 0
         self.parameters: int | None = None
         self.parts: dict[str, int] = {}  # of a worker's memory
         self.lines: list[tuple[str, str]] = []
         self.problems: list[str] = []
-        self._process_bytes = own_bytes("RssAnon") or 300 * 2**20  # this process has a worker's imports
+        self._process_bytes = own_bytes("RssAnon") or 300 * 2**20  # this process has the same imports as a worker
 
     @contextmanager
     def refused(self) -> Iterator[None]:
-        """Records the error that the job itself would end with."""
+        """Records the error with which the job itself would end."""
         try:
             yield
         except GraphmillError as error:
@@ -72,19 +72,19 @@ class Plan:
         self.lines.append((name, text))
 
     def add_chosen(self, resolved: ResolvedRun) -> None:
-        """Adds the options that were chosen automatically, with reasons."""
+        """Adds the options that were chosen automatically, with the reasons."""
         for choice in resolved.choices:
             self.add("chosen", choice)
 
     def place(self, resolved: ResolvedRun, servers: int) -> None:
-        """Takes over the resolved workers and micro-batches. `servers`: partition servers, if the workers are Ray's."""
+        """Sets the resolved workers and micro-batches. `servers`: number of partition servers, if the run's workers are Ray's."""
         self.workers, self.alone = resolved.workers.most, resolved.workers.launcher == "process"
         self.micro_batches = resolved.micro_batches
         self.shared_bytes = resolved.config.loader.shared_bytes
         self.servers = 0 if self.alone else servers
 
     def add_table(self, resolved: ResolvedRun, num_nodes: int) -> None:
-        """Adds the embeddings of `num_nodes` nodes, if the run has embeddings. Call after `place`."""
+        """Adds the line on the embeddings of `num_nodes` nodes, if the run has embeddings. Call after `place`."""
         options = resolved.config.embeddings
         if not options.width:
             return
@@ -99,7 +99,7 @@ class Plan:
         )
 
     def add_table_messages(self, tried: Tried) -> None:
-        """Adds a step's messages to each owner's memory, if the run has embeddings. Call after `add_table` and before `add_memory`."""
+        """Adds the bytes of a step's messages to each owner's memory, if the run has embeddings. Call after `add_table` and before `add_memory`."""
         num_nodes, width = self._table_shape
         if width:
             self._message_bytes = message_bytes(
@@ -113,17 +113,17 @@ class Plan:
         self.add("model", f"{kind}, {self.parameters:,} parameters, {size(4 * self.parameters)}")
 
     def add_steps(self, num_batches: int, fit: TrainOptions) -> None:
-        """Adds the optimizer steps that an epoch's `num_batches` (over all workers) make."""
+        """Adds the number of optimizer steps of an epoch that has `num_batches` batches over all workers."""
         steps = num_batches // self.micro_batches
         text = f"{num_batches:,} batches an epoch in {counted(steps, 'optimizer step')} of {counted(self.micro_batches, 'micro-batch')}, over {counted(self.workers, 'worker')}"
         self.add_all_steps(f"{text}; {steps * fit.epochs:,} steps", steps, fit)
 
     def most_batches(self, num_batches: int) -> int:
-        """Batches of the worker with the most, out of `num_batches` over all workers."""
+        """Number of batches of the worker with the most batches, if all workers together have `num_batches`."""
         return num_batches // self.micro_batches * -(-self.micro_batches // self.workers)
 
     def add_all_steps(self, text: str, steps_per_epoch: int, fit: TrainOptions) -> None:
-        """Adds the steps of all epochs, `each` in an epoch, and warnings if they are few."""
+        """Adds the number of steps of all epochs, and warnings if there are few."""
         early = ""
         if fit.patience is not None:
             early = f" at most: {fit.patience} validations in a row without a better one end them"
@@ -139,7 +139,7 @@ class Plan:
         )
 
     def add_memory(self, parts: Mapping[str, int]) -> None:
-        """Adds the memory of a host. `parts`: bytes of one worker by purpose, without its process."""
+        """Adds the memory of a host. `parts`: bytes of one worker by purpose, without the bytes of its process."""
         own_table = {"embeddings": self.table_bytes} if self.table_bytes and self.alone else {}
         self.parts = parts = {"process": self._process_bytes, **parts, **own_table}
         total = self.host_bytes(parts, self.workers, self.shared_bytes)
@@ -165,11 +165,11 @@ class Plan:
 
     @staticmethod
     def worker_bytes(parts: Mapping[str, int]) -> int:
-        """Bytes of a worker with these parts and a margin."""
+        """Bytes of a worker that has these parts, with a safety margin."""
         return int(_MARGIN * sum(parts.values()))
 
     def host_bytes(self, parts: Mapping[str, int], workers: int, shared_bytes: int = 0) -> int:
-        """Bytes of a host: its share of `workers`, the rows that they share, servers, owners of embeddings and the object store."""
+        """Bytes of a host: its share of `workers`, the rows that its workers share, its servers, its owners of embeddings and the object store."""
         store = 0 if self.alone else int(self.object_store_gb * 2**30)
         servers = self.on_a_host(self.servers) * self._process_bytes
         shared = shared_bytes if self.on_a_host(workers) > 1 else 0
@@ -178,11 +178,11 @@ class Plan:
 
     @property
     def free_bytes(self) -> int:
-        """Free bytes of a host that a run may take."""
+        """Free bytes of a host that a run may use."""
         return int(_USABLE * available_bytes())
 
     def add_time(self, tried: Tried, batches_each: int, epochs: int, threads: int, more: str) -> None:
-        """Adds the time of an epoch and of all epochs, from the tried steps. `epochs` 0: one pass over `batches_each` batches."""
+        """Adds the time of an epoch and of all epochs, computed from the tried steps. `epochs` 0: one pass over `batches_each` batches."""
         seconds = batches_each * self.step_seconds(tried, threads)
         each, whole = "all of it", ""
         if epochs:
@@ -195,7 +195,7 @@ class Plan:
         )
 
     def step_seconds(self, tried: Tried, threads: int) -> float:
-        """Seconds of a step and its batch, with the workers of a host sharing its cores."""
+        """Seconds of a step and its batch, if the workers of a host share the host's cores."""
         all_s = self.on_a_host(self.workers) * (tried.step_s + tried.draw_s)
         return max(tried.step_s, tried.draw_s / threads, all_s / self.cores)
 
@@ -204,16 +204,16 @@ class Plan:
         return 1 if self.cluster is None else self.cluster.hosts
 
     def on_a_host(self, count: int) -> int:
-        """Processes on the host with the most, out of `count` that are spread evenly."""
+        """Number of processes on the host with the most, if `count` processes are spread evenly."""
         return -(-count // self.hosts)
 
     @property
     def cores(self) -> int:
-        """Cores of a host."""
+        """Number of cores of a host."""
         return num_cores() if self.cluster is None else max(1, self.cluster.cpus // self.hosts)
 
     def most_workers(self, options: WorkerOptions) -> int:
-        """Most workers on a host, by its cores or GPUs."""
+        """Largest number of workers on a host, limited by its cores or GPUs."""
         slots = self.cores // options.cpus_per_worker
         gpus = 0 if self.cluster is None else self.cluster.gpus // self.hosts
         return max(1, min(slots, gpus) if options.device == "gpu" else slots)
@@ -224,7 +224,7 @@ class Plan:
         return f"{self.cores} cores on each of {self.hosts} hosts"
 
     def add_run(self, run_dir: RunStore, config: RunConfig) -> None:
-        """Adds Ray, the run directory, the epoch that the run continues from, and its checkpoints."""
+        """Adds the lines on Ray, the run directory, the epoch from which the run continues, and its checkpoints."""
         started = f"a local one with {config.ray.object_store_gb:g} GiB of object store, or the cluster that the job is submitted to"
         address, fit, origin = config.ray.address, config.fit, "new"
         if self.cluster is not None:
@@ -237,18 +237,18 @@ class Plan:
                 origin = f"continued from epoch {checkpoints.state(names[0]).next_epoch}"
         self.add("run", f"{run_dir}, {origin}")
         minutes = "" if fit.checkpoint_minutes is None else f", and at least every {fit.checkpoint_minutes:g} minutes"
-        copies = 4 + (fit.ema_decay is not None)  # weights, two moments, best; the average
+        copies = 4 + (fit.ema_decay is not None)  # weights, two moments, best weights; the average
         each = "" if self.parameters is None else f", {size(4 * self.parameters * copies)} each"
         kept = config.workers.keep_checkpoints
         self.add("checkpoints", f"every {fit.checkpoint_every} epochs{minutes}; the last {kept} kept{each}")
 
 
 def plan_run(job: str, config: RunConfig, look: Callable[[Plan, ResolvedRun, Resources | None, RunStore], None]) -> int:
-    """Prints the plan of a run and returns the exit status: 1 if the run would be refused. Raises the run's errors about its options alone. `look` adds
-    the lines that depend on the data."""
+    """Prints the plan of a run and returns the exit status: 1 if the run would be refused. Raises only the run's errors about its options. `look` adds the
+    lines that depend on the data."""
     cluster = _cluster(config)
     resources = cluster or known_resources(config.workers, config.ray)
-    # Choices that depend on the data's size, such as the micro-batches of one process, stay open until `look` has read the data.
+    # Choices that depend on the size of the data, such as the micro-batches of one process, are made after `look` has read the data.
     resolved = replace(resolve(config, Facts(find_kind(config.kind).inputs, {}, resources)), config=config)
     run_dir = choose_run_dir(job, config.run)
     plan = Plan(job, resolved.workers.most, config.ray.object_store_gb, cluster)

@@ -1,4 +1,4 @@
-"""Cost of training and scoring for `--plan`, from batches tried in this process; a validation batch may be scaled from parts of one."""
+"""Estimates the cost of training and scoring for `--plan` from batches tried in this process. The cost of a validation batch may be scaled up from parts."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,11 +15,11 @@ from graphmill.samplers.drawing.protocol import Sampler
 from graphmill.samplers.vocabulary.options import FullGraphOptions
 
 PLANNED = "rows and batches by plan"
-_LONGEST_TRY_S = 30.0  # most time that a plan takes for a pass, about
+_LONGEST_TRY_S = 30.0  # about the longest time that a plan spends on one pass
 
 
 def on_top(plan: Plan) -> str:
-    """Text on the work that the plan's time leaves out."""
+    """Text that names the work that the plan's time does not include."""
     return "the baselines come on top" if plan.alone else "starting Ray and the baselines come on top"
 
 
@@ -28,15 +28,15 @@ class Scoring:
     """Cost of scoring the splits."""
 
     tried: Tried  # `work_bytes`: drawing the batch, the batch itself, and the pass
-    validation: int  # a worker's batches of a validation
-    final: int  # a worker's batches of the splits that only the final scores need
-    is_scaled: bool = False  # scaled from a quarter of the batch: the whole one would take too much time or memory
+    validation: int  # number of batches that a worker scores in one validation
+    final: int  # number of batches of a worker for the splits that only the final scores need
+    is_scaled: bool = False  # scaled up from a quarter: the whole batch would take too much time or memory
 
     def text(self, plan: Plan, fit: TrainOptions, threads: int) -> str:
-        """For the line on time: one validation, and all validations with the final scores."""
+        """Part of the line on time: one validation, and all validations together with the final scores."""
         step = plan.step_seconds(self.tried, threads)
         validation = self.validation * step
-        count = -(-fit.epochs // fit.eval_every)  # the last epoch is always validated
+        count = -(-fit.epochs // fit.eval_every)  # the last epoch always has a validation
         source = "scaled from a quarter of one" if self.is_scaled else "one tried"
         whole = duration(count * validation + self.final * step)
         return f"a validation about {duration(validation)} ({source}), {count:,} of them and the final scores about {whole}"
@@ -52,9 +52,9 @@ def add_training(
     unit: str,
     smaller: Sequence[Any] = (),
 ) -> tuple[Tried, int]:
-    """Adds the lines of model, steps, batch, memory and time from batches drawn here. Returns (cost of a batch, batches of an epoch).
+    """Adds the lines on model, steps, batch, memory and time from batches drawn here. Returns (cost of a batch, number of batches in an epoch).
 
-    `training`, `evaluation` (by split): samplers' options. `smaller`: options for an eighth and a quarter of a validation batch, or empty.
+    `training`, `evaluation` (by split): options of the samplers. `smaller`: options for an eighth and a quarter of a validation batch, or empty.
     """
     fit, loader = resolved.fit, resolved.config.loader
 
@@ -65,7 +65,7 @@ def add_training(
     plan.add_steps(drawn.num_batches, fit)
     plan.add_batch(tried, unit)
     plan.add_table_messages(tried)
-    # The C library keeps memory that training has freed, so scoring adds to it.
+    # The C library keeps the memory that training has freed: scoring needs further memory.
     kept = scoring.validation * scoring.tried.num_bytes
     validated_ahead = min(loader.prefetch, scoring.validation - 1) * scoring.tried.num_bytes
     plan.add_memory(
@@ -84,28 +84,28 @@ def add_training(
 
 
 def planned_bytes(cache_bytes: int, plan_bytes: int) -> int:
-    """Bytes of rows kept by plan and of the batches drawn ahead for them; 0 if no rows are kept."""
+    """Bytes of the rows kept by plan and of the batches drawn ahead for the plan; 0 if no rows are kept."""
     return cache_bytes + plan_bytes if cache_bytes else 0
 
 
 def add_untried(plan: Plan, resolved: ResolvedRun, missing: str) -> None:
-    """Adds batch and memory of a run whose graph or set (`missing`) does not exist yet."""
+    """Adds the lines on batch and memory if the run's graph or set (named by `missing`) does not exist yet."""
     plan.add("batch", f"drawn and timed once the {missing} is there, as is scoring; neither is in the memory yet")
     plan.add_memory(weight_bytes(plan, resolved))
 
 
 def weight_bytes(plan: Plan, resolved: ResolvedRun) -> dict[str, int]:
-    """Bytes of weights, two moments, best weights and gradients; of waiting nodes of the gradient tree; of messages; of the average."""
+    """Bytes of the weights, two moments, best weights and gradients; of waiting nodes of the gradient tree; of messages; of the averaged weights."""
     waiting = -(-plan.micro_batches // plan.workers)
     copies = 4 + waiting.bit_length() + (plan.workers > 1) + (resolved.fit.ema_decay is not None)
     return {"weights and optimizer": 4 * (plan.parameters or 0) * copies}
 
 
 def plan_scoring(tries: Tries, evaluation: Mapping[str, Any], plan: Plan, smaller: Sequence[Any]) -> Scoring:
-    """Tries a batch of "valid". `evaluation`: samplers' options by split.
+    """Tries a batch of "valid". `evaluation`: options of the samplers by split.
 
-    `smaller`: options for an eighth and a quarter of that batch, or empty. They are tried first; if the whole batch would take too much time or memory, its cost
-    is extrapolated from them. In a graph-parallel run this process tries the whole graph, and each worker gets its share of the cost.
+    `smaller`: options for an eighth and a quarter of that batch, or empty. Both are tried first. If the whole batch would take too much time or memory, its
+    cost is extrapolated from the two. In a graph-parallel run this process tries the whole graph, and each worker gets its share of the cost.
     """
     is_shared, workers = isinstance(evaluation["valid"], FullGraphOptions), plan.workers
 
@@ -132,6 +132,6 @@ def plan_scoring(tries: Tries, evaluation: Mapping[str, Any], plan: Plan, smalle
 
 
 def shared(tried: Tried, workers: int) -> Tried:
-    """A worker's share of a cost that one process tried, without rows of nodes with neighbors on other workers."""
+    """A worker's share of a cost that one process tried. Excludes the rows of nodes that have neighbors on other workers."""
     counts = {name: getattr(tried, name) / workers for name in ("nodes", "edges", "roots", "draw_s", "step_s")}
     return replace(tried, **counts, num_bytes=tried.num_bytes // workers, work_bytes=tried.work_bytes // workers)

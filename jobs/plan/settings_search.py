@@ -1,7 +1,7 @@
-"""The cheapest settings of a run on several hosts: a search by the cost model (`graphmill.jobs.plan.cost_model`) over settings that change no batch.
+"""Searches for the cheapest settings of a run on several hosts by the cost model (`graphmill.jobs.plan.cost_model`). No setting changes a batch.
 
-It searches the workers on a host; the bytes for rows kept by plan, for rows that a host's workers share, and for batches drawn ahead; and the stored type of
-features, in which they also travel. Only the type changes numbers, by rounding. Draws share requests if rows are planned.
+Varies the number of workers on a host; the bytes for rows kept by plan, for rows that a host's workers share, and for batches drawn ahead; and the type in
+which features are stored and sent. Only the type changes results, by rounding. Draws share requests if rows are kept by plan.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,14 +28,14 @@ from graphmill.jobs.plan.cost_model import (
 from graphmill.jobs.plan.needs import HostNeeds, Needs, busiest_host
 from graphmill.storage.format.dtypes import FeatureDtype
 
-_SHARES = (0.05, 0.1, 0.2, 0.4, 0.7, 1.0)  # shares of other hosts' rows that there is room for
-_SHARED = (0.0, 0.5, 0.75)  # shares of a host's room that its workers share
-_ALIKE = 1.01  # between times within this ratio, less memory decides
+_SHARES = (0.05, 0.1, 0.2, 0.4, 0.7, 1.0)  # sizes of the room for kept rows, as shares of all rows on other hosts
+_SHARED = (0.0, 0.5, 0.75)  # parts of a host's room that its workers share
+_ALIKE = 1.01  # among times within this ratio, the setting with the least memory wins
 
 
 @dataclass(frozen=True)
 class Settings:
-    """A point of the search."""
+    """One combination of settings in the search."""
 
     workers: int
     cache_bytes: int
@@ -46,7 +46,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Setup:
-    """The run and its hosts, equal for all settings."""
+    """The run and its hosts: equal for all settings."""
 
     needs: Needs
     micro_batches: int  # of a step
@@ -58,28 +58,28 @@ class Setup:
     num_parameters: int
     rates: Rates
     loader_threads: int
-    row_bytes: Mapping[FeatureDtype, int]  # a row of features, by the types that it could be stored in
+    row_bytes: Mapping[FeatureDtype, int]  # bytes of a row of features, for each type in which it could be stored
     free_bytes: int  # of a host
-    host_bytes: Callable[[Settings], int]  # bytes that a host would need
+    host_bytes: Callable[[Settings], int]  # bytes that a host would need with these settings
 
     def on_a_host(self, settings: Settings) -> int:
-        """Workers of the host with the most."""
+        """Number of workers on the host with the most workers."""
         return -(-settings.workers // self.hosts)
 
     def batches_of_worker(self, settings: Settings) -> int:
-        """Batches of a worker in an epoch."""
+        """Number of batches of a worker in an epoch."""
         return max(1, self.num_batches // self.micro_batches) * -(-self.micro_batches // settings.workers)
 
     @cached_property
     def host(self) -> Callable[[int], HostNeeds]:
-        """Number of workers -> needs of the busiest host."""
+        """Returns a function: number of workers -> needs of the busiest host."""
         return cache(lambda workers: busiest_host(self.needs, self.hosts, workers, self.micro_batches))
 
     def kept_row_bytes(self, settings: Settings) -> float:
         return self.row_bytes[settings.feature_dtype] + self.needs.kept_bytes
 
     def traffic(self, settings: Settings) -> Traffic:
-        """Traffic of a mean batch of the busiest host with other hosts; the mean includes the first batches, which find no kept rows."""
+        """Traffic of the busiest host with other hosts, for a mean batch. The mean includes the first batches, for which no rows are kept yet."""
         host, needs = self.host(settings.workers), self.needs
         row_bytes = needs.column_bytes + self.row_bytes[settings.feature_dtype]
         needed = sum(host.rows) / len(host.rows)
@@ -91,7 +91,7 @@ class Setup:
         return planned_traffic(host.drawing, rows, fetched / needed, -(-batches // JOINED) / batches, early)
 
     def fetched_rows(self, settings: Settings) -> float:
-        """Rows that a batch of the busiest host fetches, if rows are planned."""
+        """Number of rows that a batch of the busiest host fetches, if rows are kept by plan."""
         workers, shared_bytes = settings.workers, settings.shared_bytes
         room, of_run = self.room(settings), self.batches_of_worker(settings) * self.num_epochs
         known = settings.plan_bytes / (DRAWN_BYTES * self.needs.nodes)
@@ -102,12 +102,12 @@ class Setup:
         return (sum(by_plan) + shared / of_run) / len(classes)
 
     def room(self, settings: Settings) -> float:
-        """Rows that a worker has room for."""
+        """Number of rows that a worker can keep."""
         return settings.cache_bytes / self.kept_row_bytes(settings)
 
     @cached_property
     def _classes(self) -> Callable[[tuple[int, float]], tuple[float, list[tuple[np.ndarray, np.ndarray]]]]:
-        """(workers, rows to share) -> (rows shared, needs of each worker for the other rows)."""
+        """Returns a function: (workers, rows to share) -> (number of shared rows, needs of each worker for the other rows)."""
 
         def find(key: tuple[int, float]) -> tuple[float, list[tuple[np.ndarray, np.ndarray]]]:
             host = self.host(key[0])
@@ -121,13 +121,13 @@ class Setup:
 
 @dataclass(frozen=True)
 class Priced:
-    """Settings and the expected cost of a step, on the host with the most workers."""
+    """Settings with the expected cost of a step on the host with the most workers."""
 
     settings: Settings
-    link_bytes: float  # bytes received; about as many are sent
+    link_bytes: float  # bytes received; about the same number is sent
     requests: float
     step_s: float
-    efficiency: float  # speed / speed if every host had the whole graph
+    efficiency: float  # ratio: speed / speed with the whole graph on every host
     host_bytes: int
     bound: str
 
@@ -142,7 +142,7 @@ def price(setup: Setup, settings: Settings, gigabits: float) -> Priced:
         return step_cost(
             batch,
             remote,
-            setup.num_parameters / each,  # gradients travel once a step
+            setup.num_parameters / each,  # gradients are sent once per step
             workers,
             setup.rates,
             link,
@@ -150,7 +150,7 @@ def price(setup: Setup, settings: Settings, gigabits: float) -> Priced:
             loader_threads=setup.loader_threads,
         )
 
-    here = cost(traffic, settings.workers, Link(gigabits / on_a_host))  # workers share their host's link
+    here = cost(traffic, settings.workers, Link(gigabits / on_a_host))  # the workers of a host share its link
     return Priced(
         settings,
         on_a_host * each * max(traffic.sent, traffic.received),
@@ -163,9 +163,9 @@ def price(setup: Setup, settings: Settings, gigabits: float) -> Priced:
 
 
 def search_settings(setup: Setup, now: Settings, gigabits: float) -> list[Priced]:
-    """Settings that fit the hosts' memory and take no longer than `now`, best first; empty if nothing fits.
+    """Settings that fit the hosts' memory and are no slower than `now`, best first. Empty if no settings fit.
 
-    Among settings within one percent of the shortest time, those that keep the stored type of features come first, then those with the least memory.
+    Among settings within one percent of the shortest time, the order is: first settings with the stored type of features, then by memory, least first.
     """
     present = price(setup, now, gigabits)
     priced = [price(setup, settings, gigabits) for settings in {now: None, **dict.fromkeys(_candidates(setup, now))}]
@@ -206,7 +206,7 @@ def _candidates(setup: Setup, now: Settings) -> Iterator[Settings]:
 
 
 def flags(settings: Settings, now: Settings, micro_batches: int) -> str:
-    """The options that change `now` into `settings`."""
+    """The options to set in order to change `now` into `settings`."""
     words = []
     if settings.workers != now.workers:
         words.append(f"--workers {settings.workers} --fit.micro_batches {micro_batches}")
@@ -224,7 +224,7 @@ def flags(settings: Settings, now: Settings, micro_batches: int) -> str:
 def settings_table(
     best: Sequence[Priced], setup: Setup, now: Settings, gigabits: float, size: Callable[[float], str]
 ) -> list[str]:
-    """Lines for the best three settings and for `now`, which has a star."""
+    """Lines for the best three settings and for `now`. A star marks the line of `now`."""
     present = price(setup, now, gigabits)
     rows = [present, *(candidate for candidate in best[:3] if candidate.settings != now)]
     rows.sort(key=lambda candidate: list(best).index(candidate) if candidate in best else len(best))

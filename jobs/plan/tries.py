@@ -1,4 +1,4 @@
-"""Cost of a batch, tried in this process with one thread: the run's sampler draws it and the run's model computes it."""
+"""Measures the cost of a batch in this process with one thread: the run's sampler draws the batch and the run's model computes it."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -15,25 +15,25 @@ from graphmill.cluster.tasks import Task, step_output
 from graphmill.jobs.machine.memory_check import growth_bytes
 from graphmill.samplers.drawing.protocol import Sampler
 
-_ENOUGH_S = 20.0  # no further batch is tried after this time
+_ENOUGH_S = 20.0  # no further batch is tried after this many seconds
 
 
 @dataclass(frozen=True)
 class Tried:
-    """Cost of batches that this process drew and computed: means over the batches, and maxima of bytes."""
+    """Cost of the batches that this process drew and computed: means over the batches; for bytes, maxima."""
 
     count: int
     nodes: float
     edges: float
     roots: float
     num_bytes: int  # of the largest batch
-    draw_s: float  # processor time of one thread, which other load stretches less than clock time
-    step_s: float  # forward, backward and update; forward alone for scoring
-    work_bytes: int  # of the largest step, without model and batch; for scoring it includes the batch and its drawing
+    draw_s: float  # processor time of one thread; other load affects it less than clock time
+    step_s: float  # training: forward, backward and update; scoring: forward only
+    work_bytes: int  # of the largest step, without model and batch; scoring: with the batch and its drawing
 
 
 def mean_of(tried: Sequence[Tried], weights: Sequence[float] | None = None) -> Tried:
-    """Combines tried batches."""
+    """Combines the costs of several tries into one."""
 
     def mean(name: str) -> float:
         return float(np.average([getattr(entry, name) for entry in tried], weights=weights))
@@ -51,9 +51,9 @@ def mean_of(tried: Sequence[Tried], weights: Sequence[float] | None = None) -> T
 
 
 def extrapolated(eighth: Tried, quarter: Tried) -> Tried:
-    """Cost of a whole batch from the costs of an eighth and a quarter of its nodes: doubling the nodes multiplies a cost by `ratio`.
+    """Estimates the cost of a whole batch from the costs of an eighth and a quarter of its nodes: doubling the nodes multiplies a cost by `ratio`.
 
-    The ratio is 2 for costs that grow with the nodes and 4 for costs that grow with the edges inside a chunk; measured ratios are clamped to that range.
+    The ratio is 2 for costs that grow with the nodes and 4 for costs that grow with the edges inside a chunk. Measured ratios are clamped to that range.
     """
     whole = {}
     for name in ("nodes", "edges", "num_bytes", "draw_s", "step_s", "work_bytes"):
@@ -73,7 +73,7 @@ class Tries:
     """Adds to a batch the columns that are not stored yet."""
 
     def train(self, sampler: Sampler, task: Task) -> Tried:
-        """Times a training step on the last and on the first batch of an epoch, after a step that is not timed."""
+        """Times a training step on the last batch and on the first batch of an epoch, after a step that is not timed."""
         model = self.model.train()
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
 
@@ -94,7 +94,7 @@ class Tries:
             step(first)
             work = max(saved_bytes(lambda: loss(first)), growth_bytes(lambda: loss(first).backward()) or 0)
             optimizer.zero_grad(set_to_none=True)
-            # Batch 0 again, but not at once: a model that keeps a batch's edges gains only if every batch has the same.
+            # Batch 0 comes again, but not directly: a model that keeps a batch's edges saves time only if every batch has the same edges.
             for number in dict.fromkeys((sampler.num_batches - 1, 0)):
                 tried.append(self._try(sampler, number, step, self.data.target))
                 if time.perf_counter() - began > _ENOUGH_S:
@@ -102,7 +102,7 @@ class Tries:
         return replace(mean_of(tried), work_bytes=work)
 
     def score(self, sampler: Sampler, predicted: Callable[[Any], torch.Tensor] | None = None) -> Tried:
-        """Passes the first batch through the model without gradients. `predicted`: batch -> a row per prediction, by default its targets."""
+        """Runs the first batch through the model without gradients. `predicted`: batch -> one row per prediction, by default the batch's targets."""
         self.model.eval()
         tried: list[Tried] = []
 
@@ -130,7 +130,7 @@ class Tries:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Makes torch compute with one thread inside the block, like a worker on one CPU."""
+    """Limits torch to one thread inside the block, as for a worker on one CPU."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -146,13 +146,13 @@ def num_bytes_of(batch: Any) -> int:
 
 
 def saved_bytes(step: Callable[[], Tensor]) -> int:
-    """Bytes that autograd keeps between forward and backward, each storage counted once."""
-    # `seen` holds the tensors, or a freed tensor's address could be used again. They are detached: an output that its own node keeps would hold
-    # that node, and neither would ever be freed.
+    """Bytes that autograd keeps between forward and backward. Each storage counts once."""
+    # `seen` keeps the tensors alive: otherwise the address of a freed tensor could be used again. The tensors are detached: an output that its own autograd
+    # node keeps would also keep that node alive, and neither would ever be freed.
     seen: dict[int, Tensor] = {}
 
     def keep(tensor: Tensor) -> Tensor:
-        if tensor.layout != torch.strided:  # a sparse matrix is an input, kept in any case
+        if tensor.layout != torch.strided:  # a sparse matrix is an input and stays in memory anyway
             return tensor
         kept = tensor.detach()
         seen[kept.untyped_storage().data_ptr()] = kept

@@ -1,7 +1,7 @@
-"""A run's directory, read once and checked: settings, epochs, summary, events, environment, and its best weights.
+"""Reads and checks a run's directory once: settings, epochs, summary, events, environment, and the best weights.
 
-The run may still be going or have been killed: a last line that is cut short is left out, and a file that was never written is None. Numbers that
-are not finite are left out, so plots need no check.
+The run may still be going, or may have been killed. A last line that is cut short is left out; a file that does not exist is None. Numbers that are not
+finite are left out: plots need no check for them.
 """
 
 import hashlib
@@ -41,12 +41,12 @@ class Partition:
 
 @dataclass(frozen=True)
 class PartitionTraffic:
-    """The workers' requests to one partition, in training, validation, final scores and baselines."""
+    """Requests of the workers to one partition, in training, validation, final scores and baselines."""
 
     remote_requests: int
     remote_bytes: int
-    local_requests: int  # answered in the worker's process from mapped files
-    local_bytes: int  # bytes that the local requests would have been on a wire
+    local_requests: int  # answered in the worker's process, from mapped files
+    local_bytes: int  # bytes that the local requests would take on the network
 
 
 @dataclass(frozen=True)
@@ -55,43 +55,43 @@ class RankSeconds:
 
     rank: int
     host: str
-    seconds: Mapping[str, float]  # by the names of an epoch's record
+    seconds: Mapping[str, float]  # name in an epoch's record -> seconds
 
 
 @dataclass(frozen=True)
 class Restart:
-    """The workers' start after a fault."""
+    """One start of the workers after a fault."""
 
     time: str
-    epoch: int  # epoch that the run continued from
-    repeated: int  # recorded epochs that were trained again
+    epoch: int  # the epoch from which the run continued
+    repeated: int  # number of recorded epochs that were trained again
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run's directory, whose files are read once. `read_run` makes it."""
+    """The directory of a run. Each file is read once. `read_run` creates the object."""
 
     place: RunStore
 
     def __repr__(self) -> str:
         scores = ", ".join(f"{split} {score:.4f}" for split, score in self.scores.items())
         kind = "estimated " if self.estimate else ""
-        epochs = len(self.epochs) or self.summary.get("epochs", 0)  # a saved model has the summary alone
+        epochs = len(self.epochs) or self.summary.get("epochs", 0)  # a saved model has only the summary
         return f"Run({self.path}: {self.status}, {kind}{self.metric} {scores}; {epochs} epochs)"
 
     def _repr_html_(self) -> str | None:
-        """The run's report in a frame, for notebooks; None if it has no report."""
+        """The run's report in an HTML frame, for notebooks; None if the run has no report."""
         page = _read(self.place, "report.html")
         return page and f'<iframe srcdoc="{escape(page)}" style="width: 100%; height: 42em; border: 0"></iframe>'
 
     @property
     def path(self) -> str:
-        """The run's directory: a path or a URL."""
+        """The location of the run's directory: a path or a URL."""
         return self.place.url
 
     @property
     def name(self) -> str:
-        """Name of its directory."""
+        """Name of the run's directory."""
         return self.place.name
 
     @cached_property
@@ -100,12 +100,12 @@ class Run:
 
     @cached_property
     def epochs(self) -> tuple[Mapping[str, float], ...]:
-        """Records of the epochs, ascending by "epoch"."""
+        """Records of the epochs, in ascending order of "epoch"."""
         return tuple(sorted(_epochs(self.place), key=lambda epoch: epoch["epoch"]))
 
     @cached_property
     def events(self) -> tuple[Mapping[str, Any], ...]:
-        """All events, without those of an attempt to continue a finished run that never started: that run is still finished."""
+        """All events of the run. Leaves out an attempt to continue a finished run, if the attempt never started: the run is still finished."""
         events = tuple(_events(self.place))
         ends = [number for number, event in enumerate(events) if event["kind"] == "finish"]
         after = events[ends[-1] + 1 :] if ends else events
@@ -113,12 +113,12 @@ class Run:
 
     @cached_property
     def last_summary(self) -> dict[str, Any] | None:
-        """The summary of the run or of an earlier part of it; None if none was written."""
+        """The summary of the run or of an earlier part of the run; None if no summary was written."""
         return _optional_object(self.place, "summary.json")
 
     @cached_property
     def summary(self) -> dict[str, Any]:
-        """Final scores, baselines, throughput; empty if the run has none yet or was continued after they were written."""
+        """Final scores, baselines, throughput; empty if the run has no final scores yet, or was continued after they were written."""
         summary, continued = self.last_summary or {}, bool(self.events) and self.events[-1]["kind"] != "finish"
         if not self.events and self.epochs:  # a run of version 0.1
             continued = summary.get("epochs") not in (None, len(self.epochs))
@@ -136,24 +136,24 @@ class Run:
 
     @cached_property
     def state(self) -> TrainState:
-        """State of the best weights' checkpoint. Raises FormatError if it is missing or damaged."""
+        """State in the checkpoint of the best weights. Raises FormatError if the checkpoint is missing or damaged."""
         with self.place.at_hand(*self.best_files) as run:
             verify_checkpoint(run / self.best)
             return load_state(run / self.best)
 
     @cached_property
     def best(self) -> str:
-        """Folder of the best weights in the run's directory; empty: a saved model, with the weights at its top."""
+        """Folder of the best weights in the run's directory. Empty for a saved model, whose directory holds the weights directly."""
         return BEST if self.place.read("state.json") is None else ""
 
     @property
     def best_files(self) -> list[str]:
-        """Names in the run's directory that hold the best weights."""
+        """Names of the entries in the run's directory that hold the best weights."""
         return [self.best] if self.best else self.place.names()
 
     @property
     def best_folder(self) -> Path:
-        """Local folder of the best weights and of the rows of its embeddings."""
+        """Local folder of the best weights and of the rows of the run's embeddings."""
         return self.place.folder.resolve() / self.best
 
     @property
@@ -186,7 +186,7 @@ class Run:
 
     @property
     def data_url(self) -> str:
-        """The graph or set that it was trained on. A relative path counts from the folder where the run was started, if it exists there, else from here."""
+        """The graph or set that the run was trained on. A relative path counts from the folder where the run was started, if it exists there, else from here."""
         url = str(self.summary["graphs" if self.is_graph_set else "graph"])
         there = Path(self.summary.get("started_in", ""), url)
         return str(there) if "://" not in url and there.exists() else url
@@ -197,17 +197,17 @@ class Run:
 
     @property
     def snapshot(self) -> int:
-        """Snapshot of the graph or set that it was trained on."""
+        """Snapshot number of the graph or set that the run was trained on."""
         return int(self.summary["snapshot"])
 
     @property
     def num_ranks(self) -> int:
-        """Micro-batches of a step, among which scored splits were dealt; a run of version 0.2 had one for each worker."""
+        """Number of micro-batches of a step, among which the scored splits were divided. A run of version 0.2 had one micro-batch for each worker."""
         return int(self.summary.get("micro_batches", self.summary["workers"]))
 
     @property
     def metric(self) -> str | None:
-        """The metric that the run is judged by; None if no file names it."""
+        """The metric by which the run is judged; None if no file names a metric."""
         named = self.summary.get("metric") or _section(self.config, "task").get("metric")
         if isinstance(named, str) and named != "auto":
             return named
@@ -223,28 +223,28 @@ class Run:
 
     @property
     def is_estimate(self) -> bool:
-        """Whether its scores leave out a part of the graph."""
+        """Whether the run's scores leave out a part of the graph."""
         return self.estimate is not None or any(name.startswith("valid_estimate_") for name in self.epoch_names)
 
     @property
     def estimate(self) -> str | None:
-        """Why its final scores are estimates; None: they are exact, or not computed yet."""
+        """Why the run's final scores are estimates; None: the scores are exact, or not computed yet."""
         why = self.summary.get("estimate")
         return why if isinstance(why, str) else None
 
     @property
     def scores(self) -> dict[str, Any]:
-        """The final scores (or estimates) by split, in the run's metric; empty if it has none yet."""
+        """The final scores (or estimates) by split, in the run's metric; empty if the run has no final scores yet."""
         scores = self.summary.get("scores" if "scores" in self.summary else "estimates")
         return dict(scores) if isinstance(scores, Mapping) else {}
 
     def valid(self, name: str) -> str:
-        """Recorded name of the validation's value `name`."""
+        """The name under which an epoch records the validation value `name`."""
         return f"valid_estimate_{name}" if self.is_estimate else f"valid_{name}"
 
     @property
     def planned_epochs(self) -> int | None:
-        """`--fit.epochs`; None if the configuration lacks it."""
+        """`--fit.epochs`; None if the stored configuration has no such entry."""
         planned = _section(self.config, "fit").get("epochs")
         return planned if isinstance(planned, int) else None
 
@@ -256,7 +256,7 @@ class Run:
 
     @property
     def failure(self) -> str | None:
-        """Why the run's latest part failed; None if it did not, or nothing tells."""
+        """Why the latest part of the run failed; None if it did not fail, or if no file says so."""
         if self.events:
             last = self.events[-1]
             return str(last.get("error", "no cause recorded")) if last["kind"] == "fail" else None
@@ -264,14 +264,14 @@ class Run:
 
     @property
     def status(self) -> str:
-        """finished, failed, stopped (by Ctrl-C or SIGTERM), or "not finished" (going, or killed: its files do not tell)."""
+        """finished, failed, stopped (by Ctrl-C or SIGTERM), or "not finished" (still going or killed: the files are the same in both cases)."""
         if self.failure is not None:
             return "stopped" if self.failure.startswith("interrupted (") else "failed"
         return "finished" if self.summary else "not finished"
 
     @property
     def restarts(self) -> tuple[Restart, ...] | None:
-        """Starts of the workers after a fault; None if the run recorded no events."""
+        """Starts of the workers after faults; None if the run recorded no events."""
         if not self.events:
             return None
         restarts, started = [], False
@@ -286,12 +286,12 @@ class Run:
         return tuple(restarts)
 
     def told(self, kind: str) -> list[Mapping[str, Any]]:
-        """The events of a kind: "begin" of the run or a part of it, "damage" of a checkpoint, "saved" after a request to end, and others."""
+        """The events of a kind, for example "begin" of the run or of a part of the run, "damage" of a checkpoint, "saved" after a request to end."""
         return [event for event in self.events if event["kind"] == kind]
 
     @property
     def traffic(self) -> tuple[PartitionTraffic, ...]:
-        """Traffic of each partition, summed over all epochs, repeated ones included; empty if no epoch recorded it."""
+        """Traffic of each partition, summed over all epochs, including repeated epochs; empty if no epoch recorded traffic."""
         rows: list[list[int]] = []
         for event in self.told("traffic"):
             columns = [event.get(name) for name in TRAFFIC]
@@ -304,7 +304,7 @@ class Run:
 
     @property
     def ranks(self) -> tuple[RankSeconds, ...]:
-        """Seconds of each rank on each of its hosts, summed over all epochs, repeated ones included; empty if no epoch recorded them."""
+        """Seconds of each rank on each of the rank's hosts, summed over all epochs, including repeated epochs; empty if no epoch recorded seconds."""
         sums: dict[tuple[int, str], dict[str, float]] = {}
         for event in self.told("ranks"):
             hosts = event.get("hosts")
@@ -318,7 +318,7 @@ class Run:
 
     @property
     def peak_bytes(self) -> int | None:
-        """Most memory that a rank has taken, of its GPU or, without a GPU, of its process; None if not recorded."""
+        """Most memory that a rank has used: GPU memory or, without a GPU, memory of its process. None if not recorded."""
         columns = [event.get("peak_bytes") for event in self.told("memory")]
         peaks = [peak for column in columns if isinstance(column, list) for peak in column if is_number(peak)]
         return max(peaks, default=None)
@@ -329,23 +329,23 @@ class Run:
         return len(self.told("begin")) or None
 
     def model(self, *, allow_import: bool = False) -> Any:
-        """The model with its best weights, to call on your own tensors and graphs: `graphmill.jobs.run.trained_model.TrainedModel`."""
+        """Loads the model with the run's best weights, to call on your own tensors and graphs: `graphmill.jobs.run.trained_model.TrainedModel`."""
         return load("graphmill.jobs.run.trained_model:trained_model")(self, allow_import=allow_import)
 
     def embeddings(self, nodes: Sequence[Any] | None = None) -> "Tensor":
-        """[n, D]: the states that the model's head reads, for nodes or graphs of the run's data given by their ids; None: all, ids ascending."""
+        """[n, D]: the states that the model's head reads, for the nodes or graphs of the run's data with the given ids. None: all, in ascending order of id."""
         return load("graphmill.jobs.predict:embeddings")(self, nodes)
 
     def attention(self, *graph: Any, **columns: Any) -> "list[Tensor]":
-        """`TrainedModel.attention` of a small graph: tensors, PyG's `Data`, a batch or a stored graph; without arguments, of the run's data."""
+        """`TrainedModel.attention` of a small graph: tensors, PyG's `Data`, a batch or a stored graph. Without arguments: of the run's data."""
         return self.model().attention(*(graph or (self.data_url,)), **columns)
 
     def save_model(self, path: str | Path) -> None:
-        """Writes the model with its card, weights and scores: a folder, or `hf://owner/name`; `load_model` reads it."""
+        """Writes the model with its card, weights and scores to a folder or to `hf://owner/name`. `load_model` reads it."""
         load("graphmill.jobs.run.saved_model:save_model")(self, path)
 
     def series(self, name: str) -> list[tuple[float, float]]:
-        """(epoch counted from 1, value) for every epoch with the value."""
+        """(epoch counted from 1, value) for every epoch that recorded the value."""
         return [(epoch["epoch"] + 1, epoch[name]) for epoch in self.epochs if name in epoch]
 
     def total(self, name: str) -> float | None:
@@ -353,17 +353,17 @@ class Run:
         return sum(values) if values else None
 
     def mean_rate(self, name: str) -> float | None:
-        """Mean of a rate over the training time."""
+        """Mean of a rate, weighted by the training time."""
         known = [(epoch[name], epoch["train_s"]) for epoch in self.epochs if name in epoch and "train_s" in epoch]
         seconds = sum(s for _, s in known)
         return sum(rate * s for rate, s in known) / seconds if seconds > 0 else None
 
 
 def read_run(run: str | Path | RunStore, *, finished: bool = False) -> Run:
-    """The run in this directory. Raises FormatError, naming the file, if there is no run or a file is damaged.
+    """The run in this directory. Raises FormatError, naming the file, if the directory has no run or a file is damaged.
 
-    `finished`: also raises it if the run has not finished, was continued and has not finished again, or its best weights are damaged; other files are
-    then read on first use.
+    `finished`: also raises FormatError if the run has not finished, was continued and has not finished again, or has damaged best weights. All other files
+    are then read on first use.
     """
     read = Run(RunStore.of(run))
     if finished:
@@ -395,7 +395,7 @@ def _check_finished(run: Run) -> None:
 
 
 def stored_partitions(run: Run) -> tuple[Partition, ...] | None:
-    """The partitions of the run's graph; None if the run has no graph, or the graph is not on this machine or has changed."""
+    """The partitions of the run's graph; None if the run has no graph, or if the graph is not on this machine or has changed."""
     summary = run.summary
     options = _section(run.config, "data")
     url, snapshot = summary.get("graph") or options.get("path"), summary.get("snapshot", options.get("snapshot"))
@@ -419,7 +419,7 @@ def stored_partitions(run: Run) -> tuple[Partition, ...] | None:
 
 
 def flat_text(values: Mapping[str, Any]) -> dict[str, str]:
-    """Settings by dotted name, as text."""
+    """Settings as text, by dotted name."""
     return {name: setting_text(value) for name, value in flat(values).items()}
 
 
@@ -431,7 +431,7 @@ def setting_text(value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, list | tuple):
         return ", ".join(setting_text(one) for one in value) or "none"
-    # Pages get shared: leave out user and password of a URL.
+    # People share pages: leave out the user and password of a URL.
     return re.sub(r"(\w://)[^/@\s]*@", r"\1…@", str(value))
 
 
@@ -486,7 +486,7 @@ def _epochs(run: RunStore) -> Iterable[dict[str, float]]:
 
 
 def _events(run: RunStore) -> Iterable[dict[str, Any]]:
-    """Records of events.jsonl, without lines that a kill cut short; other lines may follow such a line."""
+    """Records of events.jsonl, without lines that a kill cut short. Complete lines may follow such a line."""
     for line in (_read(run, "events.jsonl") or "").split("\n"):
         try:
             event = json.loads(line)

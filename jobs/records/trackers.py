@@ -1,9 +1,9 @@
-"""Experiment trackers: `--run.track mlflow wandb` sends them the configuration, every epoch and the final scores.
+"""Experiment trackers: `--run.track mlflow wandb` sends the configuration, every epoch and the final scores to MLflow and W&B.
 
-The run directory stays the record; a tracker has a copy. A separate thread sends it, so the run never waits for a slow tracker. If a tracker cannot be
-reached, the run prints that once, goes on, and sends the missing epochs with a later one. A resumed run continues its entry (RUN/tracking.json keeps its id
-and the last epoch sent). An epoch is sent once: after a fault, repeated epochs have the same values (with another number of workers, `--workers.min_workers`,
-the tracker keeps the first values).
+The run directory is the record; a tracker gets a copy. A separate thread sends it: the run never waits for a slow tracker. If a tracker cannot be reached,
+the run prints a message once, goes on, and sends the missing epochs together with a later epoch. A resumed run continues its entry in the tracker:
+RUN/tracking.json holds the entry's id and the last epoch sent. Each epoch is sent once. After a fault, repeated epochs have the same values. With another
+number of workers (`--workers.min_workers`) the values may differ; the tracker keeps the first values.
 
 MLflow reads MLFLOW_TRACKING_URI; W&B reads WANDB_MODE and WANDB_API_KEY.
 """
@@ -26,14 +26,14 @@ from graphmill.cluster.runs.run_directory import RunDirectory, flat, write_atomi
 from graphmill.core.errors import ConfigError
 
 _PACKAGES = {"mlflow": "mlflow-skinny", "wandb": "wandb"}  # by the module's name
-# Longest wait at the end, for all trackers in total; shorter after a signal or an error.
+# Longest wait at the end of the run, in total for all trackers; shorter after a signal or an error.
 _END_S = {"finished": 60.0, "failed": 10.0, "killed": 10.0}
-_NO_NAME = re.compile(r"[^\w. -]")  # characters that MLflow refuses; names of targets may have them
-_MLFLOW_BATCH = {"metrics": 1000, "params": 100}  # most entries of a request
+_NO_NAME = re.compile(r"[^\w. -]")  # characters that MLflow rejects; names of targets may contain them
+_MLFLOW_BATCH = {"metrics": 1000, "params": 100}  # most values in one request
 
 
 def missing_tracker(names: Sequence[str]) -> str | None:
-    """Message on the first tracker that is not installed; None: all are."""
+    """An error message about the first tracker that is not installed; None if all are installed."""
     for name in names:
         if importlib.util.find_spec(name) is None:
             return f"track: {name} is not installed; pip install {_PACKAGES[name]}"
@@ -82,7 +82,7 @@ def tracked(names: Sequence[str], project: str, run: RunDirectory, config: Mappi
 
 
 def _kept(file: Path) -> dict[str, dict[str, Any]]:
-    """For each tracker: its entry's id and the last epoch sent."""
+    """For each tracker: the id of the run's entry and the last epoch sent."""
     if not file.exists():
         return {}
     try:
@@ -95,7 +95,7 @@ def _kept(file: Path) -> dict[str, dict[str, Any]]:
 
 
 def numbers(values: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers among nested values, by flat name."""
+    """The numbers in nested mappings, by flat name."""
     return {
         name: float(value)
         for name, value in flat(values).items()
@@ -104,7 +104,7 @@ def numbers(values: Mapping[str, Any]) -> dict[str, float]:
 
 
 class Tracker(ABC):
-    """One run's entry in a tracker."""
+    """The entry of one run in a tracker."""
 
     name: str
     id: str
@@ -121,7 +121,7 @@ class Tracker(ABC):
         self._complained = False
 
     def take(self, record: Mapping[str, Any]) -> None:
-        """Queues an epoch's record. Records that cannot be sent stay queued until the next one."""
+        """Queues the record of an epoch. Records that cannot be sent stay in the queue until the next record comes."""
         if int(record["epoch"]) <= max(self.sent, self._last):
             return
         with self._changed:
@@ -131,7 +131,7 @@ class Tracker(ABC):
         self._wake()
 
     def end(self, outcome: str, scores: Mapping[str, float]) -> None:
-        """Closes the entry as "finished", "failed" or "killed" once the queued records are sent."""
+        """Closes the entry as "finished", "failed" or "killed" after the queued records have been sent."""
         with self._changed:
             self._closing = outcome, scores
         self._wake()
@@ -143,7 +143,7 @@ class Tracker(ABC):
             self._thread.start()
 
     def wait(self, timeout_s: float) -> None:
-        """Waits until the entry is closed; prints a line if it is not closed in time."""
+        """Waits until the entry is closed. Prints a line if that takes too long."""
         self._thread.join(timeout_s)
         if self._thread.is_alive():
             self._complained = False
@@ -186,7 +186,7 @@ class Tracker(ABC):
 
 
 class MLflow(Tracker):
-    """A run of the experiment named after the project."""
+    """An MLflow run in the experiment named after the project."""
 
     name = "mlflow"
 
@@ -231,7 +231,7 @@ class MLflow(Tracker):
 
 
 class WandB(Tracker):
-    """A run of the project. Its files stay in the run directory until W&B has them (with WANDB_MODE=offline for good)."""
+    """A W&B run in the project. Its files stay in the run directory until W&B has them (with WANDB_MODE=offline they stay for good)."""
 
     name = "wandb"
 

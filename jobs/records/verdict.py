@@ -1,7 +1,7 @@
 """Compares a run's final scores with its baselines, for the summary and the exit status.
 
-The exit status says whether the program worked. A score that does not beat a baseline is a warning, and an error only with
-`--run.require_baselines`.
+The exit status says whether the program worked. A score that does not beat a baseline gives a warning. With `--run.require_baselines` such a score is an
+error.
 """
 
 import sys
@@ -24,7 +24,7 @@ BASELINE_NAMES = {
 
 
 def metric_of_one(metric: str) -> str:
-    """Name of the score of one target or label that `metric` averages: f1 for micro_f1 and macro_f1."""
+    """Name of the score of a single target or label, if `metric` is the average of such scores: f1 for micro_f1 and macro_f1."""
     return metric.removeprefix("micro_").removeprefix("macro_")
 
 
@@ -36,10 +36,10 @@ def judge(
     higher_is_better: bool = True,
     estimate: str | None = None,
 ) -> dict[str, Any]:
-    """The summary's entries on the final scores by split and on the baselines, in the same metric.
+    """Entries of the summary: the final scores by split and the baselines, in the same metric, and whether the scores beat the baselines.
 
-    It judges the test split, or the validation split if the test split has no targets. `estimate`: why the scores are estimates; None: they are exact.
-    Estimates are stored as `estimates`, so that nothing reads them as `scores`, and `beats_baselines` is then None: estimates warn but prove nothing.
+    The test split decides, or the validation split if the test split has no targets. `estimate`: why the scores are estimates; None: the scores are exact.
+    Estimates are stored as `estimates`: no program can take them for `scores`. `beats_baselines` is then None, because estimates prove nothing.
     """
     judged = "test" if "test" in scores else "valid"
     sign = 1.0 if higher_is_better else -1.0
@@ -62,7 +62,7 @@ def judge(
 
 
 def end_of_run(summary: Mapping[str, Any], *, require_baselines: bool) -> int:
-    """Prints the summary's warnings as the last lines of the output; returns the job's exit status."""
+    """Prints the warnings of the summary as the last lines of the output. Returns the exit status of the job."""
     sys.stdout.flush()
     failed = require_baselines and not summary["beats_baselines"]
     for text in summary["warnings"]:

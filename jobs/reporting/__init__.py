@@ -1,1 +1,1 @@
-"""Pages and plots of runs and sweeps. Imports: jobs.records and its floor."""
+"""Pages and plots of runs and sweeps. Imports: jobs.records and below."""

@@ -1,6 +1,6 @@
-"""Pages from this room's templates, and the formats of numbers and tables that they share.
+"""Builds pages from the templates of this package, and formats numbers and tables for them.
 
-A page is one file: it needs no network and runs no script (its content security policy refuses both), and every value is escaped.
+A page is one file. It needs no network and runs no script; its content security policy refuses both. Every value is escaped.
 """
 
 import csv
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     import fsspec
     from jinja2 import Environment
 
-_MARK, _HEAD = b'<meta name="generator" content="Graphmill"/>', 1 << 10  # in base.html.j2, among the first _HEAD bytes
+_MARK, _HEAD = b'<meta name="generator" content="Graphmill"/>', 1 << 10  # the first _HEAD bytes of base.html.j2 have it
 
 
 def render(template: str, **values: Any) -> str:
-    """The template's page with these values; well-formed as XML too."""
+    """The page: the template filled with these values. The page is also well-formed XML."""
     return _environment().get_template(template).render(values)
 
 
 def check_page(path: Path) -> None:
-    """Raises ConfigError if `path` exists and is no page that we wrote."""
+    """Raises ConfigError if `path` exists and is not a page that Graphmill wrote."""
     from graphmill.storage.filesystem.outputs import check_output
 
     check_output(path, "a report", _strangers, is_file=True)
@@ -54,19 +54,19 @@ def _environment() -> "Environment":
 
 
 def printable(text: str) -> str:
-    """Text without characters that XML refuses, such as a terminal's colour codes or half of a character."""
+    """The text without characters that XML refuses, for example colour codes of a terminal or half of a surrogate pair."""
     return "".join(c for c in text if c >= " " or c in "\n\t").encode("utf-8", "backslashreplace").decode()
 
 
 def number(value: float) -> str:
-    """A value with five significant digits; thousands without fractions."""
+    """Formats a value with five significant digits; from a thousand on, without fractions."""
     if value and (abs(value) >= 1e6 or abs(value) < 1e-4):
         return f"{value:.3g}"
     return f"{value:,.0f}" if abs(value) >= 1e3 else f"{value:.5g}"
 
 
 def short_number(value: float) -> str:
-    """A value with three significant digits; thousands as k, M or G. Whole numbers below 1,000 stay whole."""
+    """Formats a value with three significant digits; from a thousand on, with k, M or G. Whole numbers below 1,000 stay whole."""
     if abs(value) < 1e3 and value == int(value):
         return f"{value:.0f}"
     value = float(f"{value:.3g}")
@@ -75,12 +75,12 @@ def short_number(value: float) -> str:
 
 
 def value_text(value: Any) -> str:
-    """`number`, or a dash if `value` is none."""
+    """`number(value)`, or a dash if `value` is not a number."""
     return number(value) if is_number(value) else "–"
 
 
 def duration(seconds: float) -> str:
-    """A time in seconds, minutes or hours."""
+    """Formats a time in seconds, minutes or hours."""
     minutes = round(seconds / 60)
     if seconds < 120:
         return f"{seconds:.1f} s" if seconds < 99.95 else f"{seconds:.0f} s"
@@ -88,7 +88,7 @@ def duration(seconds: float) -> str:
 
 
 def when(time: str) -> str:
-    """A recorded time (2026-01-01T10:00:00+00:00) for people."""
+    """Formats a recorded time (2026-01-01T10:00:00+00:00) for people."""
     return time.replace("+00:00", " UTC").replace("T", " ", 1)
 
 
@@ -100,7 +100,7 @@ def print_markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Non
 
 
 def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Writes a CSV file with a column for every name in a row."""
+    """Writes a CSV file. Each name that any row has gets a column."""
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, list(dict.fromkeys(name for row in rows for name in row)), restval="")
         writer.writeheader()

@@ -1,7 +1,7 @@
-"""Line plots, drawn by matplotlib as SVG that takes the colours of the page around it.
+"""Draws line plots with matplotlib as SVG. The SVG takes the colours of the page that contains it.
 
-Names and labels are HTML or are added to the drawing afterwards. They never reach matplotlib, which would read some as formulas. Equal plots give
-equal text. The drawing is 360 units wide, so a phone shows its text at full size.
+Names and labels are HTML, or are added after matplotlib has drawn. They never reach matplotlib, which would read some of them as formulas. Equal plots
+give equal text. The drawing is 360 units wide: a phone shows its text at full size.
 """
 
 import io
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 Scale = Literal["linear", "log", "log2"]
 Points = Sequence[tuple[float, float]]
 
-NUM_COLOURS = 7  # of the page's style: --series-0 …
-# Names of the page's colours in CSS. matplotlib draws with placeholders: #0100 and the colour's position in this tuple.
+NUM_COLOURS = 7  # number of series colours in the page's style: --series-0 …
+# CSS names of the page's colours. matplotlib draws with placeholders: #0100 followed by the colour's position in this tuple.
 _COLOURS = (*(f"series-{k}" for k in range(NUM_COLOURS)), "rule", "axis", "muted", "text")
-_MAX_MARKS = 60  # of a line: more marks, which carry the values for a pointer, would hide the line
+_MAX_MARKS = 60  # most marks of a line: more would hide the line (a mark shows its value to the pointer)
 _FORMS = {"line": "o-", "dashed": "o--", "dot": "o", "ring": "o"}
-_LOG_RATIO = 50.0  # "auto" values that span more than this are drawn on a logarithmic axis
+_LOG_RATIO = 50.0  # "auto" axes are logarithmic if the ratio of the values exceeds this
 
 
 @dataclass(frozen=True)
 class Line:
-    """A series: points joined by a solid or dashed line, single points (dot, ring), or one value as a dashed level."""
+    """A series: points joined by a solid or dashed line, separate points (dot, ring), or one value drawn as a dashed horizontal line."""
 
     name: str
     points: Points
@@ -46,7 +46,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Plot:
-    """A plot with its labels. It leaves out points that an axis cannot show: not finite, or not positive on a logarithmic axis."""
+    """A plot with its labels. Leaves out points that an axis cannot show: values that are not finite or, on a logarithmic axis, not positive."""
 
     title: str
     x_label: str
@@ -54,12 +54,12 @@ class Plot:
     lines: Sequence[Line]
     x_scale: Scale = "linear"
     y_scale: Scale | Literal["auto"] = "auto"
-    whole_x: bool = False  # only whole numbers are ticks
+    whole_x: bool = False  # ticks are whole numbers only
     from_zero: bool = False
     best: tuple[float, float] | None = None  # a point to mark
 
     def svg(self) -> "Markup | None":
-        """The drawing; None if no point can be shown."""
+        """The SVG drawing; None if no point can be shown."""
         from markupsafe import Markup
 
         y_scale = self.y_scale
@@ -79,7 +79,7 @@ class Plot:
                 label = f"{line.name}: {number(y)} at {self.x_label} {number(x)}"
                 ElementTree.SubElement(mark, "title").text = printable(label)
         for element in drawing.iter("g"):
-            element.attrib.pop("id", None)  # two drawings would share it
+            element.attrib.pop("id", None)  # two drawings on one page would share the id
         return Markup(ElementTree.tostring(drawing, encoding="unicode"))
 
     def _draw(self, lines: Sequence[Line], y_scale: Scale) -> bytes:
@@ -87,7 +87,7 @@ class Plot:
         from matplotlib.figure import Figure
 
         with matplotlib.rc_context():
-            matplotlib.rcdefaults()  # not a user's matplotlibrc
+            matplotlib.rcdefaults()  # ignores the user's matplotlibrc
             matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "graphmill", "font.size": 12})
             figure = Figure(figsize=(5, 2.9), frameon=False)
             axes = figure.add_axes((0.13, 0.1, 0.85, 0.86), facecolor="none")
@@ -115,7 +115,7 @@ class Plot:
             axes.set_yscale("log")
         _set_ticks(axes.xaxis, xs, self.x_scale, whole=self.whole_x)
         _set_ticks(axes.yaxis, ys, y_scale)
-        if self.whole_x:  # epochs: the line fills nearly the whole width
+        if self.whole_x:  # epochs: the line fills nearly the full width
             pad = (max(xs) - min(xs)) / 50 or 0.5
             axes.set_xlim(min(xs) - pad, max(xs) + pad)
         if self.from_zero:
@@ -132,7 +132,7 @@ def _set_ticks(axis: "Axis", values: Sequence[float], scale: Scale, *, whole: bo
 
     locator: Locator = MaxNLocator(6, steps=[1, 2, 5, 10], integer=whole, min_n_ticks=1 if whole else 2)
     if scale != "linear":
-        near = max(values) < 100 * min(values)  # within two decades, 2 and 5 are ticks too
+        near = max(values) < 100 * min(values)  # an axis of at most two decades also has ticks at 2 and 5
         locator = LogLocator(2) if scale == "log2" else LogLocator(10, subs=(1, 2, 5) if near else (1,), numticks=6)
         axis.set_minor_locator(NullLocator())
     axis.set_major_locator(locator)
@@ -140,7 +140,7 @@ def _set_ticks(axis: "Axis", values: Sequence[float], scale: Scale, *, whole: bo
 
 
 def tick_text(value: float) -> str:
-    """A tick's number, short enough for the margin."""
+    """Text of a tick's number, short enough for the margin."""
     if value and not 0.01 <= abs(value) < 1e12:
         digits, _, exponent = f"{value:.3e}".partition("e")
         return f"{float(digits):g}e{int(exponent)}"
@@ -161,13 +161,13 @@ def _choose_scale(values: Sequence[float], from_zero: bool) -> Scale:
 
 
 def _fits(point: tuple[float, float], *scales: Scale) -> bool:
-    """Whether the axes can show a point. The bounds keep matplotlib's own computations finite too."""
+    """Whether the axes can show a point. The bounds also keep matplotlib's own computations finite."""
     linear, log = (lambda v: abs(v) <= 1e300), (lambda v: 1e-140 < v < 1e140)
     return all(linear(v) if scale == "linear" else log(v) for v, scale in zip(point, scales, strict=True))
 
 
 def _adapt_to_page(drawing: ElementTree.Element) -> None:
-    """Makes matplotlib's drawing a part of a page, with the page's colours and font."""
+    """Adapts matplotlib's SVG to a page: with the page's colours and font."""
     for element in list(drawing.iter()):
         for child in [one for one in element if one.tag.rpartition("}")[2] in ("metadata", "style")]:
             element.remove(child)

@@ -1,4 +1,4 @@
-"""Files of records, one JSON object per line. Each record is appended once it is known, so a kill loses at most one line."""
+"""Files of records, one JSON object per line. Each record is appended as soon as it is known: a kill loses at most one line."""
 
 import json
 import os
@@ -13,9 +13,9 @@ Record = dict[str, Any]
 
 
 def read_records(path: Path, key: Callable[[Mapping[str, Any]], Any], expected: str) -> list[Record]:
-    """All records of the file, without a last line that a kill left unfinished; empty if there is no file.
+    """All records of the file, without a last line that a kill left unfinished. Empty if the file does not exist.
 
-    Raises FormatError, saying what was `expected`, if a line is no record or has no key.
+    Raises FormatError, with the text `expected`, if a line is not a record or a key is missing.
     """
     complete = path.read_text().rpartition("\n")[0] if path.exists() else ""
     records = []
@@ -29,9 +29,9 @@ def read_records(path: Path, key: Callable[[Mapping[str, Any]], Any], expected: 
 
 
 def load_records(path: Path, key: Callable[[Mapping[str, Any]], Any], expected: str) -> list[Record]:
-    """The latest record of each key, in the order in which the keys first appear. Cuts off an unfinished last line, so that records can be appended.
+    """The latest record of each key, in the order in which the keys first appear. Removes an unfinished last line from the file, because records are appended.
 
-    Raises FormatError as `read_records` does.
+    Raises FormatError like `read_records`.
     """
     records = {key(record): record for record in read_records(path, key, expected)}
     if path.exists():
@@ -42,7 +42,7 @@ def load_records(path: Path, key: Callable[[Mapping[str, Any]], Any], expected: 
 
 
 def append_record(path: Path, record: Mapping[str, Any]) -> None:
-    """Appends one record. It is on the disk when this returns."""
+    """Appends one record. The record is on the disk when this function returns."""
     with path.open("a") as file:
         file.write(json.dumps(record) + "\n")
         file.flush()

@@ -1,4 +1,4 @@
-"""A run's page: scores and baselines, curves, time by part, survived faults, settings; on request a comparison with another run."""
+"""The page of a run: scores and baselines, curves, time by part, survived faults, settings. Optionally compares the run with another run."""
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -21,14 +21,14 @@ from graphmill.jobs.reporting.plot import Line, Plot
 
 _LOWER_IS_BETTER = ("mae", "rmse", "mse", "loss")
 _LONGEST_NAME = 24
-_MOST_CURVES = 30  # scores with a plot; the table of epochs has all scores
+_MOST_CURVES = 30  # plots of scores; the table of epochs has all scores
 _MOST_ROWS = 200  # rows of a table of partitions or ranks
 _MOST_EPOCHS = 1000  # rows of the table of epochs
 _MOST_CLASSES = 5  # with more classes, a table of the largest confusions replaces a column for each class
 _MOST_CONFUSIONS = 15
 _NOT_COMPARED = ("run.dir", "run.resume")  # differ in any two runs
-_TEXTS = ("reasons", "chosen")  # entries of "resolved" that the page shows as a table
-_FROM_0 = ("epoch", "best_epoch", "best_epoch_by_estimate")  # counted from 0 in records, from 1 on a page
+_TEXTS = ("reasons", "chosen")  # these entries of "resolved" form a table on the page
+_FROM_0 = ("epoch", "best_epoch", "best_epoch_by_estimate")  # records count from 0, a page counts from 1
 Item = TypeVar("Item")
 Form = Callable[[float], str]
 _RATES = {
@@ -39,16 +39,16 @@ _RATES = {
 
 
 class Figure(NamedTuple):
-    """A figure of a run. Figures without a `note` appear in comparisons only."""
+    """A figure of a run. A figure without a `note` appears only in comparisons."""
 
     value: float
     exact: Form
-    short: Form  # three significant digits and the unit
+    short: Form  # with three significant digits and the unit
     note: str
 
 
 def run_page(run: Run, partitions: Sequence[Partition] | None = None, other: Run | None = None) -> str:
-    """The page. `partitions`: partitions of the run's graph, if known. `other`: a run to compare with."""
+    """The page of a run. `partitions`: partitions of the run's graph, if known. `other`: a run to compare with."""
     summary = run.summary
     job = summary.get("job")
     warnings, lacks = (
@@ -99,7 +99,7 @@ def _is_lower(run: Run) -> bool:
 
 
 def _settings(run: Run) -> dict[str, Any]:
-    """The run's configuration without the texts on its choices."""
+    """The run's configuration, without the texts that explain its choices."""
     resolved = run.config.get("resolved")
     if not isinstance(resolved, Mapping):
         return dict(run.config)
@@ -107,7 +107,7 @@ def _settings(run: Run) -> dict[str, Any]:
 
 
 def _chosen(run: Run) -> list[list[str]]:
-    """(option, value, reason) for each option that was chosen automatically; other notes have only a reason."""
+    """(option, value, reason) for each option that was chosen automatically. Notes that belong to no option have only a reason."""
     resolved = run.config.get("resolved")
     notes, chosen = ((resolved.get(name) if isinstance(resolved, Mapping) else None) or () for name in _TEXTS)
     rows = []
@@ -120,8 +120,8 @@ def _chosen(run: Run) -> list[list[str]]:
 
 
 def _by_class(run: Run) -> dict[str, list[list[str]]]:
-    """Tables of the judged split: "by_class", scores of each class and, of few classes, its nodes by predicted class; "confusions", of more classes the
-    largest. Both are empty without scores by class.
+    """Tables of the judged split. "by_class": the scores of each class and, if there are few classes, the class's nodes by predicted class. "confusions": if
+    there are many classes, the largest confusions. Both are empty if the run has no scores by class.
     """
     scores = run.summary.get("all_scores", {}).get("test" if "test" in run.scores else "valid", {})
     classes, confusion = scores.get("by_class", {}), scores.get("confusion", ())
@@ -148,7 +148,7 @@ def _by_class(run: Run) -> dict[str, list[list[str]]]:
 
 
 def _spaced(epochs: Sequence[Mapping[str, float]]) -> list[Mapping[str, float]]:
-    """At most _MOST_EPOCHS epochs at equal distances, including the last."""
+    """At most _MOST_EPOCHS epochs at equal distances, including the last epoch."""
     stride = max(1, -(-len(epochs) // _MOST_EPOCHS))
     return list(epochs[::-1][::stride])[::-1]
 
@@ -160,31 +160,31 @@ def _epoch_cell(epoch: Mapping[str, float], name: str) -> str:
 
 
 def _score_label(run: Run, name: str) -> str:
-    """A score's name for people."""
+    """The name of a score as people read it."""
     return f"{name} (estimate)" if run.is_estimate else name
 
 
 def _best(run: Run) -> tuple[float, float] | None:
-    """(epoch from 1, score) of the epoch with the kept weights."""
+    """(epoch counted from 1, score) of the epoch whose weights were kept."""
     kept = run.series("best_epoch_by_estimate" if run.is_estimate else "best_epoch")
     scores = dict(run.series(run.valid(run.metric or "")))
     return (kept[-1][1] + 1, scores[kept[-1][1] + 1]) if kept and kept[-1][1] + 1 in scores else None
 
 
 def _baselines(run: Run) -> dict[str, Mapping[str, Any]]:
-    """Name of a baseline for people -> scores by split."""
+    """Baseline's name as people read it -> scores by split."""
     given = run.summary.get("baselines")
     pairs = given.items() if isinstance(given, Mapping) else ()
     return {str(BASELINE_NAMES.get(name, name)): scores for name, scores in pairs if isinstance(scores, Mapping)}
 
 
 def _baseline_scores(run: Run, split: str) -> dict[str, float]:
-    """The baselines' scores of a split."""
+    """The scores of all baselines on a split."""
     return {name: scores[split] for name, scores in _baselines(run).items() if is_number(scores.get(split))}
 
 
 def _best_baseline(run: Run, split: str) -> str:
-    """Name and score of the best baseline, as text; empty without baselines."""
+    """Name and score of the best baseline, as text; empty if the run has no baselines."""
     rivals = [(score, name) for name, score in _baseline_scores(run, split).items()]
     score, name = (min if _is_lower(run) else max)(rivals, default=(0.0, ""))
     return f"{name}: {number(score)}" if rivals else ""
@@ -211,7 +211,7 @@ def _throughput(run: Run, other: Run | None) -> list[Plot]:
 def _plot(
     title: str, y_label: str, run: Run, other: Run | None, names: Mapping[str, str], from_zero: bool = False
 ) -> Plot:
-    """A plot of recorded values; without lines if this run has none. `names`: recorded name -> legend. The metric's plot also shows baselines."""
+    """A plot of recorded values; without lines if none was recorded. `names`: recorded name -> legend. The plot of the metric also has baselines."""
     lines = []
     for colour, (name, legend) in enumerate(names.items()):
         points = run.series(name)
@@ -227,7 +227,7 @@ def _plot(
 
 
 def _largest(items: Sequence[Item], size: Callable[[Item], float]) -> list[tuple[int, Item]]:
-    """The _MOST_ROWS largest items with their numbers, in order of the numbers."""
+    """(position, item) of the _MOST_ROWS largest items, in order of position."""
     numbers = sorted(range(len(items)), key=lambda k: -size(items[k]))[:_MOST_ROWS]
     return [(k, items[k]) for k in sorted(numbers)]
 
@@ -250,7 +250,7 @@ def _asked(traffic: Sequence[PartitionTraffic]) -> list[list[str]]:
 
 
 def _ranks(ranks: Sequence[RankSeconds]) -> list[list[str]]:
-    """Rows of the ranks; of too many ranks those with the most time of their own."""
+    """Rows of the ranks. With more than _MOST_ROWS ranks: the ranks with the longest training time, waits for other ranks excluded."""
 
     def computing(one: RankSeconds) -> float:
         return one.seconds.get("train_s", 0.0) - one.seconds.get("wait_s", 0.0) - one.seconds.get("peers_s", 0.0)
@@ -267,7 +267,7 @@ def _mib(num_bytes: int) -> str:
 
 
 def _comparison(run: Run, other: Run | None) -> dict[str, Any]:
-    """Values of the page that compare both runs."""
+    """Values for the part of the page that compares two runs."""
     if other is None:
         return {"other": None}
     cautions = []
@@ -347,6 +347,6 @@ def _gigabytes(num_bytes: float) -> str:
 
 
 def _short_name(run: Run, other: Run) -> str:
-    """Name of the other run for legends and columns."""
+    """Name of the other run in legends and columns."""
     name = other.name if len(other.name) <= _LONGEST_NAME else other.name[: _LONGEST_NAME - 1] + "…"
     return name if other.name != run.name else f"{name} (the other)"

@@ -1,4 +1,4 @@
-"""Report of a scaling sweep: a CSV file and a page with tables and plots."""
+"""The report of a scaling sweep: a CSV file, and a page with tables and plots."""
 
 import json
 import statistics
@@ -14,10 +14,10 @@ from graphmill.jobs.reporting.plot import Line, Plot
 
 Point = Mapping[str, Any]
 
-# Settings in a row's name, in addition to its workers.
+# Settings that a row's name includes, in addition to its workers.
 _GROUP = ("sampler", "model", "scaling", "partitions")
 
-# Columns of a table: value, scale, format. scaling.html.j2 explains them.
+# Columns of a table: key of the value, scale, format. scaling.html.j2 explains the columns.
 _COLUMNS = {
     "workers": ("workers", 1, ".0f"),
     "roots/s": ("roots_per_s", 1, ",.0f"),
@@ -42,7 +42,7 @@ _COLUMNS = {
 
 @dataclass(frozen=True)
 class Row:
-    """The repeats of one point: medians of the measurements, and values computed from them."""
+    """One point of the sweep: medians of the measurements over its repeats, and values computed from the medians."""
 
     settings: Mapping[str, Any]  # without `repeat`
     values: Mapping[str, float]
@@ -51,7 +51,7 @@ class Row:
 
     @property
     def cells(self) -> list[str]:
-        """Cells for _COLUMNS."""
+        """Text of the cells for _COLUMNS."""
         return [
             format(self.values[key] * scale, form) if key in self.values else "–"
             for key, scale, form in _COLUMNS.values()
@@ -59,7 +59,7 @@ class Row:
 
 
 def summarise(points: Iterable[Point]) -> list[Row]:
-    """A row for each setting, in the order of settings."""
+    """One row for each combination of settings, ordered by settings."""
     by_settings: dict[str, list[Point]] = {}
     for point in points:
         by_settings.setdefault(_without(point["settings"]), []).append(point)
@@ -76,7 +76,7 @@ def _row(repeats: Sequence[Point]) -> Row:
     values["workers"] = workers = settings["workers"]
     if "sent_bytes_per_batch" in values:
         values["remote_bytes"] = values["sent_bytes_per_batch"] + values.get("received_bytes_per_batch", 0.0)
-    if "num_parameters" in values:  # sent by a worker in a ring
+    if "num_parameters" in values:  # bytes that a worker sends in a ring all-reduce
         values["gradient_bytes"] = 8 * values["num_parameters"] * (workers - 1) / workers
     if values.get("own_cores") and values.get("roots_per_s"):
         values["cpu_s_per_root"] = values["own_cores"] / values["roots_per_s"]
@@ -84,7 +84,7 @@ def _row(repeats: Sequence[Point]) -> Row:
 
 
 def _efficiency(row: Row, rows: Sequence[Row]) -> dict[str, float]:
-    """Efficiencies relative to the row with the fewest workers and the same other settings."""
+    """Efficiencies relative to the row that has the fewest workers and otherwise the same settings."""
     kind = _without(row.settings, "workers")
     same = [one.values for one in rows if one.values.get("roots_per_s") and _without(one.settings, "workers") == kind]
     if not row.values.get("roots_per_s"):
@@ -94,7 +94,7 @@ def _efficiency(row: Row, rows: Sequence[Row]) -> dict[str, float]:
     known = {"efficiency": own["roots_per_s"] / (ratio * base["roots_per_s"])}
     if "cpu_s_per_root" in base and "cpu_s_per_root" in own:
         known["cpu_efficiency"] = base["cpu_s_per_root"] / own["cpu_s_per_root"]
-    # On a cluster the driver's cores say nothing.
+    # On a cluster, the cores of the driver's host say nothing about the workers' hosts.
     if base.get("own_cores") and base.get("cores") and row.settings.get("address") is None:
         free = base["cores"] - base.get("stolen_cores", 0.0)
         known["ceiling"] = min(1.0, free / (base["own_cores"] * ratio))
@@ -106,7 +106,7 @@ def _without(settings: Mapping[str, Any], *names: str) -> str:
 
 
 def _name(row: Row, names: Sequence[str]) -> str:
-    """Text of a row's settings `names`."""
+    """Text of the settings `names` of a row."""
     settings = row.settings
     words = {name: f"{settings[name]} {name}" for name in ("partitions", "workers")}
     words |= {name: settings[name] for name in ("sampler", "model", "scaling")}
@@ -114,26 +114,26 @@ def _name(row: Row, names: Sequence[str]) -> str:
 
 
 def _varying(rows: Sequence[Row]) -> list[str]:
-    """Names of the settings in which rows differ, except their workers."""
+    """Names of the settings in which the rows differ, except the number of workers."""
     names = rows[0].settings if rows else {}
     return [name for name in names if name != "workers" and len({str(row.settings[name]) for row in rows}) > 1]
 
 
 def _named(rows: Sequence[Row]) -> list[tuple[str, Row]]:
-    """(name, row): names of rows differ unless only their workers differ."""
+    """(name, row) for each row. Two rows have the same name only if they differ in nothing but the number of workers."""
     more = [name for name in _varying(rows) if name not in _GROUP]
     return [(_name(row, (*_GROUP, *more)), row) for row in rows]
 
 
 def write_report(out: Path, points: Sequence[Point], machine: Mapping[str, Any]) -> None:
-    """Writes points.csv, with all points as measured, and report.html."""
+    """Writes points.csv (all points as measured) and report.html."""
     rest = [{name: value for name, value in point.items() if name not in ("settings", "degrees")} for point in points]
     write_csv(out / "points.csv", [{**point["settings"], **more} for point, more in zip(points, rest, strict=True)])
     write_atomic(out / "report.html", html(points, machine))
 
 
 def html(points: Sequence[Point], machine: Mapping[str, Any]) -> str:
-    """The page; well-formed as XML too."""
+    """The page as HTML that is also well-formed XML."""
     rows = summarise(points)
     good = [point for point in points if point["status"] == "ok"]
     by_scaling = {s: [row for row in rows if row.settings["scaling"] == s and row.repeats] for s in ("weak", "strong")}
@@ -166,7 +166,7 @@ def _plots(rows: Sequence[Row]) -> list[Plot]:
 
 
 def _plot(title: str, y_label: str, y: str, rows: Sequence[Row]) -> Plot:
-    """A plot with a line for each set of rows that differ in their workers alone. The settings in which lines differ name them."""
+    """A plot with one line for each set of rows that differ only in the number of workers. A line's name lists the settings in which the lines differ."""
     names = _varying(rows) or ["sampler", "model"]
     by_kind: dict[str, list[tuple[float, float]]] = {}
     for row in rows:

@@ -1,4 +1,4 @@
-"""Report of a hyper-parameter sweep: a CSV file and a page with a table, best trial first, and plots."""
+"""The report of a hyper-parameter sweep: a CSV file, and a page with plots and a table, best trial first."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -12,12 +12,12 @@ from graphmill.jobs.reporting.plot import NUM_COLOURS, Line, Plot, Scale
 
 Record = Mapping[str, Any]
 
-_WIDE = 8.0  # largest / smallest value of an option from which its axis is logarithmic
+_WIDE = 8.0  # an option's axis is logarithmic if its largest / smallest value is at least this ratio
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """Values of a sweep's page."""
+    """Values for the page of a sweep."""
 
     job: str
     metric: str
@@ -25,13 +25,13 @@ class Sweep:
     planned: int  # trials
     records: Sequence[Record]
     curves: Mapping[int, Sequence[Mapping[str, Any]]]  # trial -> {"epoch", "score"}
-    commands: Mapping[int, str]  # trial -> command that runs it alone
+    commands: Mapping[int, str]  # trial -> command that runs only this trial
     about: Mapping[str, str]
-    baselines: Mapping[str, float] = field(default_factory=dict)  # validation scores, by name
+    baselines: Mapping[str, float] = field(default_factory=dict)  # names of the validation scores
 
 
 def ranked(records: Sequence[Record], lower: bool) -> list[Record]:
-    """Best first, equal scores in the order of trials, failed trials last."""
+    """All trials, best first. Trials with equal scores keep their order; failed trials come last."""
 
     def place(record: Record) -> tuple[bool, float, int]:
         score = record["score"]
@@ -41,12 +41,12 @@ def ranked(records: Sequence[Record], lower: bool) -> list[Record]:
 
 
 def _options(records: Sequence[Record]) -> list[str]:
-    """Names of the tried options, in the order of the search space."""
+    """Names of the options that the sweep varies, in the order of the search space."""
     return list(dict.fromkeys(name for record in records for name in record["options"]))
 
 
 def _table(records: Sequence[Record], metric: str, lower: bool) -> tuple[list[str], list[list[str]]]:
-    """Columns and rows, best first. tune.html.j2 explains the columns."""
+    """Columns and rows of the table, best trial first. tune.html.j2 explains the columns."""
     options = _options(records)
     rows = []
     for one in ranked(records, lower):
@@ -64,7 +64,7 @@ def _figure(score: float | None) -> str:
 
 
 def write_report(out: Path, sweep: Sweep) -> None:
-    """Writes trials.csv, with all digits, and sweep.html."""
+    """Writes trials.csv (with all digits) and sweep.html."""
     kept = ("best_epoch", "epochs", "status", "cause", "train_s", "num_parameters", "peak_bytes")
     rows = [
         {
@@ -82,7 +82,7 @@ def write_report(out: Path, sweep: Sweep) -> None:
 
 
 def html(sweep: Sweep) -> str:
-    """The page; well-formed as XML too."""
+    """The page as HTML that is also well-formed XML."""
     order = ranked(sweep.records, sweep.lower)
     good = [record for record in order if record["score"] is not None]
     columns, rows = _table(sweep.records, sweep.metric, sweep.lower)
@@ -94,7 +94,7 @@ def html(sweep: Sweep) -> str:
 
 
 def _curves(sweep: Sweep, good: Sequence[Record]) -> Plot:
-    """Scores over epochs of the best trials, one for each colour. A stopped trial's line is dashed."""
+    """A plot of the scores of the best trials over the epochs, one trial for each colour. The line of a stopped trial is dashed."""
     lines = []
     for colour, record in enumerate(good[:NUM_COLOURS]):
         points = [(one["epoch"], one["score"]) for one in sweep.curves[record["number"]]]
@@ -110,7 +110,7 @@ def _curves(sweep: Sweep, good: Sequence[Record]) -> Plot:
 
 
 def _over_options(sweep: Sweep, good: Sequence[Record]) -> list[Plot]:
-    """A plot of the score over each option with numeric values."""
+    """A plot of the score over the value, for each option with numeric values."""
     plots = []
     for name in _options(good):
         try:

@@ -1,7 +1,7 @@
-"""Graph-parallel training: an epoch has one batch, the whole graph, and every worker holds a shard of it.
+"""Graph-parallel training: an epoch has one batch, the whole graph. Each worker holds a shard of the graph.
 
-The trainer sees an ordinary sampler with one batch per worker and epoch (`graphmill.samplers.methods.full_graph`). This module reads the shard once, into the
-memory that the process group sends from (the host's with gloo, the worker's GPU with nccl), and plans the exchange of rows once.
+The trainer sees a normal sampler with one batch per worker and epoch (`graphmill.samplers.methods.full_graph`). This module reads the shard once, into the
+memory from which the process group sends (host memory with gloo, GPU memory with nccl), and plans the exchange of rows once.
 """
 
 import zlib
@@ -35,26 +35,26 @@ from graphmill.storage.format.manifest import Manifest
 class ShardMemory:
     """Estimated memory of a worker's shard."""
 
-    layers: tuple[ParallelConfig, ...]  # the model's; for a typed graph also the relational layers before it
+    layers: tuple[ParallelConfig, ...]  # of the model; for a typed graph, also of the relational layers before it
     num_nodes: int
     num_edges: int
-    training: bool = True  # False: prediction, which keeps nothing for a backward pass
+    training: bool = True  # False: prediction, which keeps no arrays for a backward pass
 
     def worker_bytes(self, num_workers: int) -> int:
-        """Estimated peak bytes of one worker."""
+        """Estimated peak memory of one worker, in bytes."""
         estimate = training_bytes if self.training else inference_bytes
         return sum(estimate(layer, self.num_nodes, self.num_edges, num_workers) for layer in self.layers)
 
     def check(self, num_workers: int) -> int:
-        """Bytes of a worker. Raises ConfigError if this machine cannot hold all workers."""
+        """Memory of a worker, in bytes. Raises ConfigError if this machine cannot hold all workers."""
         needed = self.worker_bytes(num_workers)
         check_fits(needed, available_bytes() // num_workers, num_workers, self._advice)
         return needed
 
     def check_workers(self, peers: Peers) -> None:
-        """Raises ConfigError on all workers if one of them lacks the memory for its shard."""
+        """Raises ConfigError on all workers if one worker has too little memory for its shard."""
         needed = self.worker_bytes(peers.size)
-        # Workers with the same host name share that machine's memory in equal parts. A GPU belongs to one worker.
+        # Workers with the same host name share that machine's memory in equal parts. A GPU belongs to one worker only.
         neighbors = _same_machine(peers)
         on_gpu = peers.device.type == "cuda"
         free = torch.cuda.mem_get_info(peers.device)[0] if on_gpu else available_bytes() // neighbors
@@ -63,7 +63,7 @@ class ShardMemory:
 
     @property
     def _advice(self) -> str:
-        """What to do if memory is short."""
+        """Advice for the error message if memory is short."""
         if not self.training:
             return "use more --workers on more machines, or set --run.parallel data"
         recompute = "" if getattr(self.layers[0], "recompute", True) else "set --model.recompute yes, "
@@ -71,7 +71,7 @@ class ShardMemory:
 
 
 def shard_memory(manifest: Manifest, resolved: ResolvedRun, *, training: bool = True) -> ShardMemory:
-    """Memory of a graph-parallel run, or of its prediction."""
+    """The memory of a graph-parallel run, or of a prediction by such a run."""
     row, layers = resolved.config.model.row("model", resolved.config.kind), [resolved.model_config]
     if resolved.is_typed and not (row is not None and row.takes_types):
         layers.append(replace(resolved.config.relational, node_dims=dict(resolved.inputs.node_dims)))
@@ -80,7 +80,7 @@ def shard_memory(manifest: Manifest, resolved: ResolvedRun, *, training: bool = 
 
 @dataclass(frozen=True)
 class WholeGraphData:
-    """One graph of which every worker keeps its shard. `open` is a collective call: all workers make it."""
+    """A graph of which each worker keeps one shard. `open` is a collective call: all workers must make it."""
 
     nodes: TrainingData
     shards: FullGraphOptions
@@ -89,9 +89,9 @@ class WholeGraphData:
     def open(self) -> "OpenShard":
         """Raises ConfigError on all workers if the shards do not fit in memory, and FormatError if the graph is damaged."""
         nodes = self.nodes.open()
-        # The shard's arrays are nearly all that this process holds: its neighbours can use what it frees.
+        # After this, the process needs little memory except the shard: return freed blocks to the system for other workers.
         return_freed_blocks()
-        # A separate group, since DDP's calls run at the same time. A new group does not inherit the deadline.
+        # A separate group, because DDP's calls run at the same time. A new group does not inherit the deadline.
         deadline = timedelta(seconds=COLLECTIVE_TIMEOUT_S)
         peers = Peers.of_group(dist.new_group(timeout=deadline) if dist.is_initialized() else None)
         self.memory.check_workers(peers)
@@ -103,7 +103,7 @@ class WholeGraphData:
 
 
 class OpenShard:
-    """The trainer's view of a shard."""
+    """A shard in the form that the trainer reads."""
 
     def __init__(self, nodes: OpenData, shard: PlannedShard | PlannedTypedShard) -> None:
         self._nodes, self.shard = nodes, shard
@@ -137,11 +137,11 @@ class OpenShard:
 
 
 class KeptShard:
-    """One batch per worker and epoch: the shard in memory, with the roots of the sampler's splits."""
+    """A sampler with one batch per worker and epoch: the shard in memory, with the roots of the sampler's splits."""
 
     def __init__(self, sampler: Sampler, shard: PlannedShard | PlannedTypedShard) -> None:
         self._sampler, self._shard, split = sampler, shard, root_table(shard).split
-        if split is not None:  # without splits all nodes are roots, as in `shard`
+        if split is not None:  # without splits, all nodes are roots, like in `shard`
             codes = torch.tensor(sampler.options.root_splits, dtype=split.dtype, device=split.device)
             self._shard = replace(shard, root_index=torch.nonzero(torch.isin(split, codes)).squeeze(1))
 

@@ -1,4 +1,4 @@
-"""The subject of runs on a set of many graphs: the graphs, or their labelled nodes or pairs."""
+"""The subject of runs on a set of many graphs: predicts the graphs, or their labelled nodes or pairs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -50,12 +50,12 @@ if TYPE_CHECKING:
     from graphmill.jobs.plan.run_plan import Plan
     from graphmill.jobs.records.run_record import Run
 
-_MOLECULE_BYTES = 400  # of a molecule's nodes and edges, about
+_MOLECULE_BYTES = 400  # approximate size of a molecule's nodes and edges
 
 
 @dataclass(frozen=True)
 class Graphs(Subject):
-    """One stored set."""
+    """One stored set of graphs."""
 
     stored: StoredGraphs
     stamps: FileStamps | None = None  # of the verified files
@@ -79,7 +79,7 @@ class Graphs(Subject):
 
     @classmethod
     def plan_unmade(cls, plan: "Plan", resolved: ResolvedRun, resources: Resources | None) -> None:
-        """Adds the features that the molecules will get and about how many molecules there are."""
+        """Adds the features that the molecules will get, and the approximate number of molecules."""
         from graphmill.jobs.plan.scoring_plan import add_untried
 
         config = resolved.config
@@ -119,7 +119,7 @@ class Graphs(Subject):
         )
 
     def columns(self, config: RunConfig) -> tuple[int, ...]:
-        """Columns of the targets that the run predicts."""
+        """Indices of the target columns that the run predicts."""
         return target_columns(self.stored, config.target)
 
     def lacks(self, resolved: ResolvedRun) -> Sequence[str]:
@@ -135,7 +135,7 @@ class Graphs(Subject):
             "targets": [manifest.target_names[column] for column in columns],
             **({"labelled": manifest.labelled} if manifest.labelled else {}),
             "task": config.task.name,
-            # The weights predict in these units. Older runs lack this entry.
+            # The weights predict in these units. Runs of older versions have no such entry.
             **({} if getattr(config.task.options, "standardise", True) else {"standardise": False}),
             DATA: manifest.measured.digest[:16],
         }
@@ -150,7 +150,7 @@ class Graphs(Subject):
         return scored_splits(self.stored, self.columns(resolved.config), self.task(resolved), resolved.micro_batches)
 
     def completed(self, resolved: ResolvedRun) -> Self:
-        """The set with its files verified."""
+        """The set, with its files verified."""
         stamps = take_stamps(self.url, self.manifest.files.values())
         stamps.verify()
         verified = replace(self, stamps=stamps)
@@ -231,7 +231,7 @@ class Graphs(Subject):
         all_train = "train" in store.split_names and len(store.split("train")) == len(store)
         unsplit = manifest.provenance.get("split") == HASHED or all_train
         if manifest.content_hash != run.data_hash and unsplit:
-            samplers = {UNSPLIT: GraphSplitOptions(EVERY, batches)}  # these graphs have no split of a source
+            samplers = {UNSPLIT: GraphSplitOptions(EVERY, batches)}  # the source gives these graphs no split
 
         def members(name: str) -> np.ndarray:
             graphs = np.arange(len(store)) if len(samplers) == 1 else store.unsplit()

@@ -1,4 +1,4 @@
-"""The subject of runs on the links of one graph: checks of the graph, the task and the prediction of the best links."""
+"""The subject of runs on the links of one graph: checks the graph and the task, and predicts the best links."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class Links(Nodes):
-    """One graph with held-out links. In a typed graph they belong to one relation."""
+    """A graph with held-out links. In a typed graph, the links belong to one relation."""
 
     spreads: ClassVar[bool] = False
     has_relations: ClassVar[bool] = True
@@ -62,7 +62,7 @@ class Links(Nodes):
         return resolve(replace(config, task=replace(config.task, options=ranked)), facts)
 
     def links(self, resolved: ResolvedRun) -> Manifest:
-        """Manifest of the graph, or of the relation, whose edges are the links."""
+        """Manifest of the graph or relation whose edges are the links."""
         return link_rows(self.stored, resolved.config).manifest
 
     def check_targets(self, nodes: StoredGraph, resolved: ResolvedRun) -> None:
@@ -87,7 +87,7 @@ class Links(Nodes):
         return relation | {name: value for name, value in summary.items() if name not in ("task", "node_type")}
 
     def predict(self, run: "Run", options: "PredictConfig", trained: ResolvedRun) -> Prediction:
-        """Predicts the best links of every node by one pass over the whole graph."""
+        """Predicts the best links of every node in one pass over the whole graph."""
         from graphmill.cluster.prediction.predictor import UNSPLIT
 
         self.check_trained(run, trained)
@@ -120,7 +120,7 @@ class Links(Nodes):
 
 
 def _relation(name: str | None, manifest: Manifest) -> int | None:
-    """Number of the relation `name`; None: the graph has no relations. Raises ConfigError if the graph lacks the name."""
+    """Index of the relation `name`; None if the graph has no relations. Raises ConfigError if the graph has no relation of that name."""
     if name in manifest.relations:
         return manifest.relations.index(name)
     if not manifest.relations:
@@ -134,20 +134,20 @@ def _relation(name: str | None, manifest: Manifest) -> int | None:
 
 
 def options_of(config: RunConfig) -> LinksOptions:
-    """The run's options of links."""
+    """The run's link options."""
     assert config.links is not None
     return config.links
 
 
 def link_identity(manifest: Manifest, options: LinksOptions) -> dict[str, Any]:
-    """Entries of the run's identity about links: a resumed run must have the same."""
+    """Entries on links for the run's identity. A resumed run must have the same entries."""
     held_out = "" if manifest.links is None else manifest.links.digest[:16]
     chosen = {name: value for name, value in asdict(options).items() if (name, value) != ("relation", None)}
     return {"held_out": held_out, "links": {**chosen, "ranking": ranking(manifest, options)}}
 
 
 def ranking(manifest: Manifest, options: LinksOptions) -> Literal["fixed", "sampled", "all"]:
-    """What held-out links are ranked against: stored negatives, sampled nodes or all nodes."""
+    """The rivals of held-out links: stored negatives ("fixed"), sampled nodes, or all nodes."""
     if options.ranking != "auto":
         return options.ranking
     links = manifest.links
@@ -155,15 +155,15 @@ def ranking(manifest: Manifest, options: LinksOptions) -> Literal["fixed", "samp
 
 
 def link_task(manifest: Manifest, options: LinksOptions) -> Task:
-    """Link prediction with the run's options on this graph."""
+    """The link prediction task with the run's options, on this graph."""
     shared = ranking(manifest, options) == "fixed" and manifest.links is not None and not sum(manifest.links.listed)
     return LinkPrediction(options.metric, options.loss, options.margin, own_rivals=not shared)
 
 
 def check_links(graph: StoredGraph, options: LinksOptions, num_links: int, width: int) -> None:
-    """Raises ConfigError if the graph lacks the features, edges or held-out links that the run needs.
+    """Raises ConfigError if the graph has no features, edges or held-out links, but the run needs them.
 
-    `num_links`: least number of training links. `width`: of the embeddings; with embeddings a graph needs no features.
+    `num_links`: least number of training links. `width`: width of the embeddings; a graph with embeddings needs no features.
     """
     manifest, links = graph.manifest, graph.manifest.links
     check_features(graph, width)

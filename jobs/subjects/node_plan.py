@@ -1,4 +1,4 @@
-"""`--plan` of a run on one graph: tries its samplers and model in this process (jobs/plan/run_plan.py has the rest)."""
+"""`--plan` of a run on one graph: tries the run's samplers and model in this process. All other parts of the plan are in jobs/plan/run_plan.py."""
 
 from dataclasses import replace
 from typing import Any, get_args
@@ -44,9 +44,9 @@ from graphmill.storage.graph import StoredGraph
 
 _GIGABIT = 1e9 / 8  # bytes a second
 _LINKS = (1, 10)  # Gb/s
-_MOST_POSITIONS = 16  # positions of a step whose batch's traffic is counted
-_LONGEST_LOOK_S = 10.0  # time to draw batches that show which rows of other hosts they need
-_SMALL = 5_000  # nodes: a smaller batch is tried whole
+_MOST_POSITIONS = 16  # most positions of a step for which the traffic of a batch is counted
+_LONGEST_LOOK_S = 10.0  # seconds for drawing batches, to see which rows of other hosts they need
+_SMALL = 5_000  # nodes; a batch with fewer nodes is tried whole
 
 
 def plan_nodes(plan: Plan, graph: NodeGraph, resolved: ResolvedRun, task: Task) -> None:
@@ -88,11 +88,11 @@ def _add_sampled(plan: Plan, graph: NodeGraph, resolved: ResolvedRun, task: Task
     embeddings = resolved.config.embeddings
 
     def readable(options: Any) -> Any:
-        """The options without an encoding that is not stored yet."""
+        """The options without an encoding, if that encoding is not stored yet."""
         return without_encodings(options) if missing else options
 
     def complete(batch: Any) -> Any:
-        """The batch with zeros for embeddings and for an encoding that is not stored yet."""
+        """The batch with zeros in place of embeddings and of an encoding that is not stored yet."""
         tables = node_tables(batch)
         if embeddings.width:
             of_types = {name: tables[name] for name in embeddings.node_types or ("",)}
@@ -134,8 +134,8 @@ def _add_sampled(plan: Plan, graph: NodeGraph, resolved: ResolvedRun, task: Task
 
 
 def _add_traffic(plan: Plan, sampler: Sampler, traffic: Traffic) -> None:
-    """Adds the bytes that a batch and the gradients move between hosts, counted on one batch of each position."""
-    sampler.sample(0, 0)  # the first call also lists the roots
+    """Adds the bytes that a batch and the gradients move between hosts. Counts them on one batch of each position."""
+    sampler.sample(0, 0)  # the first call also requests the list of roots
     before, far_of = traffic.by_partition(), np.zeros(2)
     requests_at, bytes_at = (COLUMNS.index(name) for name in ("local_requests", "local_bytes"))
     host_of = np.arange(len(before)) * plan.hosts // len(before)
@@ -144,12 +144,12 @@ def _add_traffic(plan: Plan, sampler: Sampler, traffic: Traffic) -> None:
         last = traffic.by_partition()
         sampler.sample(0, position)
         asked = (traffic.by_partition() - last)[:, [requests_at, bytes_at]]
-        # A host without a partition asks other hosts for everything.
+        # A host without a partition requests everything from other hosts.
         far_of += asked[host_of != position * plan.hosts // plan.micro_batches].sum(axis=0) / len(positions)
     counted = (traffic.by_partition() - before).sum(axis=0) / len(positions)
     requests, num_bytes = counted[requests_at], counted[bytes_at]
     reduced = all_reduce_bytes(plan.parameters or 0, plan.workers)
-    # A link carries both directions at once: a host receives rows for its workers while it sends rows to other hosts.
+    # A link carries both directions at the same time: a host receives rows for its workers while it sends rows to other hosts.
     batches = plan.on_a_host(plan.workers) * plan.most_batches(plan.micro_batches)
     link_bytes = batches * far_of[1] + reduced
     plan.add(
@@ -163,12 +163,12 @@ def _add_traffic(plan: Plan, sampler: Sampler, traffic: Traffic) -> None:
 def _add_settings(
     plan: Plan, manifest: Manifest, resolved: ResolvedRun, tried: Tried, of_epoch: int, needs: Needs
 ) -> None:
-    """Adds the share of a batch's rows that still travels if rows are kept by plan, and the settings with the cheapest step."""
+    """Adds two results: the share of a batch's rows that is still sent if rows are kept by plan, and the settings with the cheapest step."""
     config, rows = resolved.config, manifest.feature_rows
     assert rows is not None
     loader = config.loader
     now = Settings(plan.workers, loader.cache_bytes, loader.plan_bytes, rows.dtype, loader.shared_bytes)
-    # Only ingestion knows the bytes of a listed row in another type.
+    # The size of a listed row in another type is known only after ingestion.
     types = get_args(FeatureDtype) if rows.layout == "dense" else ()
     smaller = [FeatureRows(rows.dim, dtype) for dtype in types]
     setup = Setup(
@@ -208,7 +208,7 @@ def _add_settings(
 
 
 def _parts_of_whole(valid: Any, num_nodes: int) -> list[RandomPartitionOptions]:
-    """For scoring on the whole graph: samplers of an eighth and a quarter of its batch. Empty for small batches and for batches around roots."""
+    """Sampler options for an eighth and a quarter of a whole-graph scoring batch. Empty for small batches and for batches around roots."""
     if isinstance(valid, FullGraphOptions):
         valid = RandomPartitionOptions(
             1, valid.root_splits, split_set=valid.split_set, shuffle=False, encodings=valid.encodings
@@ -243,7 +243,7 @@ def _scoring_text(config: RunConfig, valid: Any, workers: int) -> str:
 
 
 def _add_whole_graph(plan: Plan, graph: NodeGraph, resolved: ResolvedRun, task: Task) -> None:
-    """Adds a graph-parallel run: memory and traffic by `graphmill.models.parallel_cost`; time, if one process can hold the graph."""
+    """Adds the plan of a graph-parallel run: memory and traffic by `graphmill.models.parallel_cost`, and time if one process can hold the graph."""
     from graphmill.models.parallel.shards import Shards
     from graphmill.models.parallel_cost import sent_bytes
 
@@ -271,7 +271,7 @@ def _add_whole_graph(plan: Plan, graph: NodeGraph, resolved: ResolvedRun, task: 
     tries = Tries(opened, model)
 
     def kept(tried: Tried) -> Tried:
-        """A worker's share of the time, without drawing: a shard is drawn once."""
+        """A worker's share of the time. Excludes the drawing, because a shard is drawn only once."""
         return replace(shared(tried, workers), draw_s=0.0)
 
     tried = kept(tries.train(opened.sampler(resolved.training, 1), task))
@@ -282,7 +282,7 @@ def _add_whole_graph(plan: Plan, graph: NodeGraph, resolved: ResolvedRun, task: 
 
 
 def plan_without_graph(plan: Plan, resolved: ResolvedRun, resources: Resources | None) -> None:
-    """Adds what is known before the graph is made. Only the options of a synthetic graph tell its counts."""
+    """Adds the facts that are known before the graph exists. Only the options of a synthetic graph give its counts."""
     config, graph = resolved.config, resolved.config.data
     expected = not_there_yet(graph)
     made = f"not there yet: the first run makes it, or {how_to_make(graph)}"

@@ -65,7 +65,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Nodes(Subject):
-    """One graph with labels of nodes."""
+    """A graph whose nodes have labels."""
 
     stored: NodeGraph
     spreads: ClassVar[bool] = True
@@ -111,7 +111,7 @@ class Nodes(Subject):
         return graph_lacks(self.predicted(resolved.config).manifest, resolved.config.data.split_set)
 
     def predicted(self, config: RunConfig) -> StoredGraph:
-        """The graph itself; for a typed graph the nodes of the predicted type."""
+        """The graph itself. For a typed graph: the nodes of the predicted type."""
         return predicted_nodes(self.stored, config)
 
     def resolve(self, config: RunConfig, resources: Resources | None) -> ResolvedRun:
@@ -121,7 +121,7 @@ class Nodes(Subject):
         return resolve(*_plain_facts(config, self.stored, resources))
 
     def check(self, resolved: ResolvedRun) -> None:
-        """Tries the samplers if the graph's files are on this machine; otherwise `check_served` does, once the servers are up."""
+        """Tries the samplers if the graph's files are on this machine. Otherwise `check_served` does so when the servers run."""
         config, nodes = resolved.config, self.predicted(resolved.config)
         if resolved.workers.launcher != "process":
             _check_certificates(config.servers)
@@ -132,14 +132,14 @@ class Nodes(Subject):
             check_samplers(whole_router(self.stored), resolved)
 
     def check_targets(self, nodes: StoredGraph, resolved: ResolvedRun) -> None:
-        """Raises ConfigError if the graph lacks the labels or splits that the run needs."""
+        """Raises ConfigError if the run needs labels or splits that the graph does not have."""
         config = resolved.config
         split_set, width = config.data.split_set, config.embeddings.width
         check_graph(nodes, split_set, config.task, config.metric, num_roots(resolved), width)
-        self.task(resolved)  # refuses options that contradict the labels
+        self.task(resolved)  # raises for options that contradict the labels
 
     def completed(self, resolved: ResolvedRun) -> Self:
-        """The graph with the encoding that its model reads, and features left on the object store if the run says so."""
+        """The graph with the encoding that its model reads. If the run says so, the features stay on the object store."""
         graph = self.stored
         if resolved.config.servers.range_reads:
             graph = graph.features_by_range()
@@ -148,7 +148,7 @@ class Nodes(Subject):
         return replace(self, stored=graph)
 
     def check_memory(self, resolved: ResolvedRun) -> None:
-        if resolved.is_full_graph and resolved.workers.device == "cpu":  # a GPU's worker looks at its memory itself
+        if resolved.is_full_graph and resolved.workers.device == "cpu":  # a worker with a GPU checks its memory itself
             shard_memory(self.manifest, resolved).check(resolved.workers.most)
 
     def check_served(self, served: Served, resolved: ResolvedRun) -> None:
@@ -236,7 +236,7 @@ class Nodes(Subject):
             raise ConfigError(
                 f"{self.url}: expected at most the run's {num_classes} classes, got {manifest.num_classes}; ingest it without labels"
             )
-        # Summaries of older runs lack these entries.
+        # Summaries of older runs have no such entries.
         task = trained_task(
             run, trained, {"num_classes": num_classes, "num_tasks": num_classes, "metric": config.metric}
         )
@@ -251,7 +251,7 @@ class Nodes(Subject):
         is_whole = spreads_graph(trained, options.parallel)
         parallel = replace(config.run, parallel="graph" if is_whole else "data")
         shape = replace(trained, inputs=self.inputs(trained), config=replace(config, run=parallel))
-        # Without splits all nodes are the roots of the training split's sampler.
+        # Without splits, the training split's sampler takes all nodes as roots.
         own = {UNSPLIT: replace(shape.evaluation["train"], split_set=0)}
         samplers = with_unsplit(shape.evaluation) if has_splits else own
         build_model = checked(run, self.url, shape.build_model)
@@ -282,7 +282,7 @@ class Nodes(Subject):
         )
 
     def check_trained(self, run: "Run", trained: ResolvedRun) -> None:
-        """Raises ConfigError if the run was trained on another kind of graph, or has embeddings of another graph's nodes."""
+        """Raises ConfigError if the run was trained on another kind of graph, or has embeddings for the nodes of another graph."""
         if isinstance(self.stored, TypedGraph) != trained.is_typed:
             kind = "a typed graph" if trained.is_typed else "a plain graph"
             raise ConfigError(f"{self.url}: expected {kind}, as the run was trained on, got another kind; set --graph")
@@ -292,9 +292,9 @@ class Nodes(Subject):
             )
 
     def prediction(self, run: "Run", options: "PredictConfig", trained: ResolvedRun, **parts: Any) -> Prediction:
-        """The Prediction with `parts` and all that predictions of nodes and links have in common."""
+        """The Prediction with `parts` and with everything that predictions of nodes and of links have in common."""
         graph, config, encoding = self.stored, trained.config, trained.encoding
-        # The predicted graph may lie elsewhere than the run's. Files on a local disk are mapped, never read by range.
+        # The predicted graph may be in another place than the run's graph. Files on a local disk are mapped, never read by range.
         by_range = config.servers.range_reads and not is_local(graph.filesystem)
         servers = replace(config.servers, verify=options.verify, range_reads=by_range)
 
@@ -320,7 +320,7 @@ class Nodes(Subject):
         )
 
     def inputs(self, trained: ResolvedRun) -> Inputs:
-        """The run's inputs with this graph's feature widths, which must fit the run's weights."""
+        """The run's inputs with the feature widths of this graph. The widths must fit the run's weights."""
         config, weights, manifest = trained.config, edge_weights(self.manifest, trained.config), self.manifest
         if trained.inputs.edge_weight and weights is not None:
             weights.check()
@@ -347,7 +347,7 @@ def _types(inputs: Inputs) -> tuple[str, ...]:
 
 
 def _check_certificates(servers: ServerOptions) -> None:
-    """Raises ConfigError if the servers need certificates that this host lacks."""
+    """Raises ConfigError if the servers require certificates that are missing on this host."""
     if servers.tls:
         from graphmill.cluster.transport.tls import tls_context
 
@@ -356,7 +356,7 @@ def _check_certificates(servers: ServerOptions) -> None:
 
 @contextmanager
 def kept_on_disk(graph: NodeGraph, servers: ServerOptions) -> Iterator[NodeGraph]:
-    """A verified copy of the graph on this host's disk, if it lies on an object store and --servers.disk_cache names a folder; otherwise `graph`."""
+    """A verified copy of the graph on this host's disk, if the graph is on an object store and --servers.disk_cache names a folder. Otherwise `graph`."""
     cache = servers.disk_cache
     if cache is None or (kept := cache.copy_of(graph)) is graph:
         yield graph
@@ -385,13 +385,13 @@ def _plain_facts(config: RunConfig, graph: StoredGraph, resources: Resources | N
 
 
 def _partitions(config: RunConfig, manifest: Manifest) -> dict[str, str]:
-    """Entry of the run's identity on partitions. Empty for random chunks: no batch depends on the partitions."""
+    """Entries of the run's identity on partitions. Empty for random chunks, because no batch then depends on the partitions."""
     partitioned = getattr(config.sampler.options, "cut", "random") != "random"
     return {"partitions": manifest.content_hash} if partitioned else {}
 
 
 def inputs_of(config: RunConfig, graph: NodeGraph) -> Inputs:
-    """The inputs that the graph gives the model."""
+    """The inputs that the graph provides to the model."""
     manifest = graph.manifest
     if not manifest.is_typed:
         return with_standard_columns(graph_inputs(manifest, config), [manifest], config.data)
@@ -415,7 +415,7 @@ def _typed_facts(config: RunConfig, graph: TypedGraph, resources: Resources | No
 
 
 def _check_targets(config: RunConfig, graph: StoredGraph) -> None:
-    """Raises ConfigError if the graph lacks the labels, features or splits that `resolve` reads."""
+    """Raises ConfigError if labels, features or splits that `resolve` reads are missing in the graph."""
     manifest, split_set, width = graph.manifest, config.data.split_set, config.embeddings.width
     fits = fits_labels(manifest, config.task)
     if split_set >= manifest.num_split_sets or not fits or lacks_features(manifest, width):
@@ -423,12 +423,12 @@ def _check_targets(config: RunConfig, graph: StoredGraph) -> None:
 
 
 def num_roots(resolved: ResolvedRun) -> int:
-    """Least number of labelled nodes in the training split."""
+    """Least number of labelled nodes that the training split must have."""
     return 1 if resolved.is_full_graph else resolved.micro_batches
 
 
 def check_samplers(router: Router | TypedRouter, resolved: ResolvedRun) -> None:
-    """Raises ConfigError if a sampler's options do not fit the graph."""
+    """Raises ConfigError if the options of a sampler do not fit the graph."""
     if resolved.is_full_graph:
         return
     data = OpenNodes(router)
@@ -437,7 +437,7 @@ def check_samplers(router: Router | TypedRouter, resolved: ResolvedRun) -> None:
 
 
 def spreads_graph(run: ResolvedRun, parallel: str) -> bool:
-    """Whether to predict graph-parallel. `auto`: as the run was trained."""
+    """Whether to predict graph-parallel. `auto`: in the same way in which the run was trained."""
     if parallel == "auto":
         return run.is_full_graph
     row = run.config.model.row("model", run.config.kind)

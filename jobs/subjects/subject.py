@@ -1,6 +1,6 @@
-"""The protocol of a run's subject: its data, which is found, opened, resolved, checked, served, trained on, compared with baselines, planned and predicted.
+"""The protocol of a run's subject. The subject finds, opens, checks and serves the run's data, and trains on it, plans for it and predicts it.
 
-`graphmill.jobs.config.registry.KINDS` names the class of each kind of run; a user's own kind names its class. The methods with a body are the defaults for data
+`graphmill.jobs.config.registry.KINDS` maps each kind of run to its class; a user's own kind names its class. Methods with a body are the defaults for data
 that every process reads itself.
 """
 
@@ -52,49 +52,49 @@ class Served:
 
     data: TrainingData
     router: Any = None
-    """This process's router; None: the data is not read through a router."""
+    """The router of this process; None: the data is not read through a router."""
     traffic: Traffic | None = None
-    """Counts of `router`."""
+    """Counts of the requests of `router`."""
     where: str = ""
-    """The servers' hosts, for people."""
+    """The hosts of the servers, as text for people."""
     renewed: Callable[[float, Callable[[str], None]], TrainingData] | None = None
     """`renewed` and `full_disks`: see `graphmill.cluster.training.ray_train.RayTrainLauncher`."""
     full_disks: Callable[[], str] = lambda: ""
 
 
 class Subject(Protocol):
-    """A run's opened data. Its methods raise ConfigError if the run and the data do not fit."""
+    """The opened data of a run. The methods raise ConfigError if the run and the data do not fit."""
 
     entry: ClassVar[str] = "graph"
-    """Name of the data in a summary and in messages: graph, or graphs."""
+    """Name of the data in a summary and in messages: graph or graphs."""
     spreads: ClassVar[bool] = False
-    """True: runs may be graph-parallel."""
+    """True if runs may be graph-parallel."""
     has_relations: ClassVar[bool] = False
-    """True: a prediction may name a relation."""
+    """True if a prediction may name a relation."""
 
     stored: Any
-    """Has `url`, `manifest` (`content_hash`, `snapshot`, `files`, `origin`) and, if it is one graph, `num_partitions` and `is_here`."""
+    """An object with `url`, `manifest` (`content_hash`, `snapshot`, `files`, `origin`) and, for a single graph, `num_partitions` and `is_here`."""
 
     @classmethod
     def find(cls, config: RunConfig) -> Self | None:
-        """The stored data; None if a run would make it first."""
+        """Finds the stored data; None if a run would first have to make it."""
         ...
 
     @classmethod
     def open(cls, config: RunConfig) -> Self:
-        """The data, which is made if it does not exist yet."""
+        """Opens the data, and makes it first if it does not exist."""
         found = cls.find(config)
         assert found is not None
         return found
 
     @classmethod
     def at(cls, url: str, snapshot: int | None, options: "PredictConfig") -> Self:
-        """The data at a URL, for prediction."""
+        """Opens the data at a URL, for prediction."""
         ...
 
     @classmethod
     def plan_unmade(cls, plan: "Plan", resolved: ResolvedRun, resources: Resources | None) -> None:
-        """Adds to the plan what is known before the data is made."""
+        """Adds to the plan the facts that are known before the data exists."""
         plan.add("data", "not there yet: the first run makes it")
 
     @property
@@ -107,12 +107,12 @@ class Subject(Protocol):
 
     @property
     def num_bytes(self) -> int:
-        """Sum over the data's files."""
+        """Bytes of the data's files in total."""
         return sum(entry.num_bytes for entry in self.manifest.files.values())
 
     @property
     def num_partitions(self) -> int:
-        """Partitions, each with a server if the workers are Ray's; 0: every process reads the data itself."""
+        """Number of partitions. Each partition has a server if the workers are Ray's. 0: every process reads the data itself."""
         return getattr(self.stored, "num_partitions", 0)
 
     @property
@@ -121,89 +121,89 @@ class Subject(Protocol):
         return getattr(self.stored, "is_here", True)
 
     def unit(self, config: RunConfig) -> str:
-        """Noun for the predicted things, in the plural: nodes."""
+        """Plural noun for the predicted things: for example nodes."""
         ...
 
     @property
     def text(self) -> str:
-        """The data in a line; messages put `entry` before it."""
+        """One line that describes the data. Messages put `entry` before it."""
         ...
 
     def unread(self, resolved: ResolvedRun) -> str:
-        """The stored columns that the run does not read, in a line; empty: it reads all."""
+        """One line on the stored columns that the run does not read; empty if it reads all columns."""
         return ""
 
     def lacks(self, resolved: ResolvedRun) -> Sequence[str]:
-        """Faults of the splits, such as classes without a node, each in a few words."""
+        """Faults of the splits, each in a few words, for example classes without a node."""
         return ()
 
     def resolve(self, config: RunConfig, resources: Resources | None) -> ResolvedRun:
-        """The run on this data."""
+        """Resolves the run on this data."""
         ...
 
     def check(self, resolved: ResolvedRun) -> None:
-        """Raises if the data lacks what the run needs."""
+        """Raises if something that the run needs is missing in the data."""
 
     def completed(self, resolved: ResolvedRun) -> Self:
-        """The data with everything that the run can compute for it, such as an encoding. Called after `check`."""
+        """The data with everything that the run can compute for it, for example an encoding. Called after `check`."""
         return self
 
     def check_memory(self, resolved: ResolvedRun) -> None:
-        """Raises if this machine, which runs all workers, lacks the memory for them."""
+        """Raises if all workers run on this machine and it has too little memory for them."""
 
     def check_served(self, served: Served, resolved: ResolvedRun) -> None:
-        """As `check`, for data on other machines and for a number of workers that is known only now."""
+        """Checks like `check`, but for data on other machines, and for a number of workers that is known only at this time."""
 
     def task(self, resolved: ResolvedRun) -> Task:
-        """The run's task, with the statistics of the training targets that it needs."""
+        """The run's task with the statistics of the training targets that the task needs."""
         ...
 
     def training(self, resolved: ResolvedRun) -> Any:
-        """Sampler options of the training batches."""
+        """Options of the sampler for training batches."""
         return resolved.training
 
     def evaluation(self, resolved: ResolvedRun) -> Mapping[str, Any]:
-        """Sampler options of each scored split."""
+        """Options of the sampler for each scored split."""
         return resolved.evaluation
 
     def data(self, resolved: ResolvedRun) -> TrainingData:
-        """The data, if each process reads it itself."""
+        """The data for a run in which each process reads it itself."""
         ...
 
     def here(self, resolved: ResolvedRun) -> AbstractContextManager[Served]:
-        """The data served to this process alone."""
+        """Serves the data to this process only."""
         return _read_by_each(self.data(resolved))
 
     def serving(self, resolved: ResolvedRun) -> AbstractContextManager[Served]:
-        """The data served to Ray's workers; the block needs a Ray session."""
+        """Serves the data to Ray's workers. The block needs a Ray session."""
         return _read_by_each(self.data(resolved))
 
     def shared(self, data: TrainingData, resolved: ResolvedRun) -> TrainingData:
-        """`data`; for a graph-parallel run each worker's shard of it."""
+        """`data` unchanged; for a graph-parallel run, a shard of `data` for each worker."""
         return data
 
     def table(self, resolved: ResolvedRun) -> "TableSpec | None":
-        """The table of trained embeddings; None: the run trains none."""
+        """The table of trained embeddings; None: the run trains no embeddings."""
         return None
 
     def rivals(self, config: RunConfig) -> str:
-        """The baselines, in words."""
+        """A text that names the baselines."""
         ...
 
     def baselines(self, served: Served, resolved: ResolvedRun, task: Task) -> "Baselines":
-        """Scores of simple models by name, and by split."""
+        """Scores of the baselines: name -> scores by split."""
         ...
 
     def described(self, resolved: ResolvedRun, task: Task) -> dict[str, Any]:
-        """Further entries of the summary."""
+        """More entries for the summary."""
         return {}
 
     def plan(self, plan: "Plan", resolved: ResolvedRun) -> None:
-        """Adds splits, batches, memory and time."""
+        """Adds splits, batches, memory and time to the plan."""
         ...
 
     def predict(self, run: "Run", options: "PredictConfig", trained: ResolvedRun) -> "Prediction":
-        """The prediction of this data by a finished run; `trained`: the run as its directory holds it."""
+        """The prediction of this data by a finished run. `trained`: the run as stored in its directory."""
         ...
 
 
@@ -213,33 +213,33 @@ def _read_by_each(data: TrainingData) -> Iterator[Served]:
 
 
 def subject_class(config: RunConfig) -> type[Subject]:
-    """The class that opens the data of runs of this kind and task."""
+    """The class that opens the data of runs with this kind and task."""
     kind, row = find_kind(config.kind), config.task.row("task", config.kind)
     return load(kind.subject if row is None or not row.subject else row.subject)
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """A finished run, the data that it predicts, and how to read that data."""
+    """A finished run, the data that it predicts, and the functions that read this data."""
 
     subject: Subject
     trained: ResolvedRun
     """The run, with server options that fit this data."""
-    samplers: Mapping[str, Any]  # options by split, the unsplit last
+    samplers: Mapping[str, Any]  # options by split; the nodes or graphs without a split come last
     build_model: Callable[[], torch.nn.Module]
     task: Task
     members: Callable[[Served], Members]
-    data: TrainingData | None = None  # data that every process reads itself; None: `subject` serves it
+    data: TrainingData | None = None  # data that every process reads itself; None: `subject` serves the data
     target_names: tuple[str, ...] = ()
     has_targets: bool = False
     shared: Callable[[TrainingData], TrainingData] = lambda data: data
-    check_look: Callable[[], None] = lambda: None  # raises ConfigError if no batch can be drawn here yet
+    check_look: Callable[[], None] = lambda: None  # raises ConfigError if no batch can be drawn on this machine yet
     # Graph-parallel only: number of workers -> bytes of one worker. Raises ConfigError if this machine cannot hold them.
     shard_bytes: Callable[[int], int] | None = None
-    estimate: str | None = None  # why predictions and scores leave out a part of the graph; None: they do not
-    places: Callable[[np.ndarray], dict[str, np.ndarray]] | None = None  # ids -> columns that locate them
-    table: Callable[[], SavedTable] | None = None  # opens the embeddings of the run's nodes; None: the run has none
-    source_ids: "SourceIds | None" = None  # strings of nodes, or stored ids of graphs
+    estimate: str | None = None  # why predictions and scores leave out a part of the graph; None: nothing is left out
+    places: Callable[[np.ndarray], dict[str, np.ndarray]] | None = None  # ids -> columns that locate the ids
+    table: Callable[[], SavedTable] | None = None  # opens the embeddings of the run's nodes; None: no embeddings
+    source_ids: "SourceIds | None" = None  # string ids of nodes, or stored ids of graphs
     end_ids: "SourceIds | None" = None  # the same for the nodes where links end
 
     @property
@@ -249,7 +249,7 @@ class Prediction:
 
     @property
     def text(self) -> str:
-        """One line for people."""
+        """One line that describes the prediction, for people."""
         return f"{self.subject.entry} {self.subject.text}"
 
     @property
@@ -263,7 +263,7 @@ class Prediction:
         return self.trained.workers.launcher == "ray"
 
     def look(self) -> Served:
-        """The data for drawing batches in this process; starts and writes nothing. Raises ConfigError if that is impossible."""
+        """Opens the data for drawing batches in this process. Starts and writes nothing. Raises ConfigError if that is impossible."""
         if self.data is not None:
             return Served(self.data)
         self.check_look()
@@ -272,20 +272,20 @@ class Prediction:
         return Served(data, getattr(data.open(), "router", None))
 
     def here(self) -> AbstractContextManager[Served]:
-        """The data served to this process."""
+        """Serves the data to this process."""
         if self.data is not None:
             return _read_by_each(self.data)
         return self.subject.completed(self.trained).here(self.trained)
 
     def serve(self) -> AbstractContextManager[Served]:
-        """The data served to actors; the block needs a Ray session."""
+        """Serves the data to actors. The block needs a Ray session."""
         if self.data is not None:
             return _read_by_each(self.data)
         return self.subject.completed(self.trained).serving(self.trained)
 
 
 def open_prediction(run: "Run", options: "PredictConfig") -> Prediction:
-    """Raises ConfigError if the run's model does not fit the data, or if the data is not the run's and `options` do not allow it."""
+    """Raises ConfigError if the run's model does not fit the data, or if the data differs from the run's data and `options` do not allow that."""
     advice = "give a finished run's directory"
     try:
         trained = read_resolved(saved_tree(str(run.path), advice, allow_import=options.allow_import))
@@ -308,7 +308,7 @@ def open_prediction(run: "Run", options: "PredictConfig") -> Prediction:
 
 
 def checked(run: "Run", url: str, build: Callable[[], torch.nn.Module]) -> Callable[[], torch.nn.Module]:
-    """`build`, tried once. Raises ConfigError if the run's weights do not fit the model that it builds for this data."""
+    """Returns `build` after one trial call. Raises ConfigError if the run's weights do not fit the model that `build` creates for this data."""
     try:
         parse_weights(run.weights, run.weights_path, build())
     except (FormatError, ValueError) as error:
@@ -317,7 +317,7 @@ def checked(run: "Run", url: str, build: Callable[[], torch.nn.Module]) -> Calla
 
 
 def trained_task(run: "Run", trained: ResolvedRun, before: Mapping[str, Any] | None = None) -> Task:
-    """The run's task with its statistics of the training targets; `before`: in place of an entry that older summaries lack."""
+    """The run's task with its statistics of the training targets. `before`: the value for an entry that summaries of older versions do not have."""
     from pydantic import TypeAdapter, ValidationError
 
     component = trained.config.task
@@ -331,7 +331,7 @@ def trained_task(run: "Run", trained: ResolvedRun, before: Mapping[str, Any] | N
 
 
 def check_names(url: str, given_names: tuple[str, ...], task: Task) -> None:
-    """Raises ConfigError if the predicted data names its classes or labels differently than the run."""
+    """Raises ConfigError if the predicted data names its classes or labels in another way than the run."""
     names: tuple[str, ...] = getattr(task, "class_names", ()) or getattr(task, "names", ())
     for number, (name, given_name) in enumerate(zip(names, given_names, strict=False)):
         if name != given_name:

@@ -1,1 +1,1 @@
-"""Studies: trials, search, scaling, their tables. Imports: jobs.plan and below."""
+"""Sweeps: trials, search, scaling, and their tables. Imports: jobs.plan and below."""

@@ -1,6 +1,6 @@
-"""Plans a sweep: its options, the values that it tries, and every trial's configuration, checked before anything starts.
+"""Plans a sweep: reads its options and the values to try, and checks the configuration of every trial before any trial starts.
 
-Options have the paths that they have on a training command's line. A grid is `model.num_layers=2,3`; a range to draw from is
+An option has the same path as on the line of a training command. A grid is `model.num_layers=2,3`. A range to draw from is
 `fit.learning_rate=1e-4..1e-2:log`. For each draw, every combination of the grid runs once with each seed.
 """
 
@@ -30,8 +30,8 @@ _METRICS = {  # in addition to the task's metric
 }
 _BINARY_METRICS = {"rocauc": ("ap",), "ap": ("rocauc",), "micro_f1": ("macro_f1",), "macro_f1": ("micro_f1",)}
 _LOWER_IS_BETTER = ("loss", "mae", "rmse")
-SCALING = "scaling"  # a grid value that is no option of a run: how the batch grows with the workers
-ARM = "arm"  # another: the arm of a study
+SCALING = "scaling"  # a key of the grid that is no option of a run: how the batch grows with the workers
+ARM = "arm"  # a second such key: the arm of a study
 
 
 @dataclass(frozen=True)
@@ -39,39 +39,39 @@ class SweepOptions:
     """Options, seeds, worker counts and graph sizes to try."""
 
     recipe: str | None = None
-    """A recipe file that every trial begins from; the default is the model's defaults."""
+    """A recipe file from which every trial begins. The default: no recipe, only the model's defaults."""
     study: str | None = None
-    """A study: a file with a recipe and arms to compare, each with some options; recipes/studies has the papers' studies. --recipe replaces the study's recipe."""
+    """A study: a file with a recipe and with arms to compare, each with its options. recipes/studies has the papers' studies. --recipe replaces the study's recipe."""
     kind: str = "nodes"
-    """Train on the nodes of one graph, or on many graphs; a recipe names its kind itself."""
+    """Train on the nodes of one graph, or on many graphs. A recipe names its kind itself."""
     grid: tuple[str, ...] = ()
-    """OPTION=A,B …: values of which every combination runs; "sampler.fanouts=10 5,5 5" for options of several values."""
+    """OPTION=A,B …: values. Every combination of the values runs. Options that take several values: "sampler.fanouts=10 5,5 5"."""
     draw: tuple[str, ...] = ()
-    """OPTION=LOW..HIGH or OPTION=LOW..HIGH:log …: ranges to draw from."""
+    """OPTION=LOW..HIGH or OPTION=LOW..HIGH:log …: ranges from which values are drawn."""
     trials: Count | None = None
-    """Number of draws; each runs with every combination of the grid and every seed."""
+    """Number of draws. Each draw runs with every combination of the grid and every seed."""
     search: Literal["tpe", "random"] = "tpe"
-    """How to draw: tpe draws near good scores (Optuna's TPE, at random for the first ten draws); random draws blindly."""
+    """How to draw. tpe draws near values with good scores (Optuna's TPE; the first ten draws are random). random draws without regard to scores."""
     seeds: tuple[int, ...] = ()
-    """Training seeds (fit.seed): each combination runs once with each; the table shows mean and deviation."""
+    """Training seeds (fit.seed). Each combination runs once with each seed; the table shows mean and standard deviation."""
     workers: tuple[int, ...] = ()
     """Worker counts, to measure scaling: shorthand for --grid workers.num_workers=…"""
     nodes: tuple[int, ...] = ()
     """Sizes of the synthetic graph, to measure scaling: shorthand for --grid data.nodes=…"""
     scaling: tuple[Literal["weak", "strong"], ...] = ()
-    """weak: one worker's batch keeps its size; strong: the batch of all workers keeps its size."""
+    """weak: the batch of one worker keeps its size. strong: the batch of all workers together keeps its size."""
     metric: str | None = None
-    """Metric to compare trials by: valid_accuracy, valid_mae, valid_loss …; the default is the one that selects a run's best epoch."""
+    """Metric by which trials are compared: valid_accuracy, valid_mae, valid_loss …; the default is the metric that selects a run's best epoch."""
     prune: bool = False
-    """Stop a trial whose best validation is worse than the other trials' median at the same epoch, once five trials have ended."""
+    """Stop a trial if its best validation score is worse than the median of the other trials at the same epoch. Starts when five trials have ended."""
     prune_after: Count = 1
-    """Epochs that every trial gets before it may be stopped."""
+    """Number of epochs that every trial runs before it may be stopped."""
     baseline: tuple[Literal["gcn", "gat", "sage"], ...] | None = ("gcn",)
-    """Classic models trained after the trials, by their frozen recipes (recipes/baselines): once for each graph, split and seed; after the --, --baseline.configurations says how many configurations of each. none: leave them out."""
+    """Classic models to train after the trials, by their frozen recipes (recipes/baselines), once for each graph, split and seed. After the --, --baseline.configurations sets the number of configurations of each model. none: no classic models."""
     at_once: Count | None = None
-    """Trials that run at the same time; the default is as many as cores and GPUs hold, or one if scaling is measured."""
+    """Number of trials that run at the same time. The default is as many as cores and GPUs allow, or one if scaling is measured."""
     cpus: Count | None = None
-    """Cores for all trials in total; the default is this machine's."""
+    """Number of cores for all trials in total. The default is all cores of this machine."""
     trial_timeout_s: Positive = 86_400.0
     """Longest time of a trial, in seconds."""
     seed: int = 0
@@ -79,11 +79,11 @@ class SweepOptions:
     out: str | None = None
     """Directory of the sweep; the default is runs/sweep-<time>."""
     resume: str | None = None
-    """Directory of a sweep to continue."""
+    """Directory of a sweep that is to be continued."""
     retry: bool = False
-    """With --resume: run failed trials again from their start; their old runs are kept under another name."""
+    """With --resume: run failed trials again from the start. Their old runs are kept under another name."""
     allow_import: bool = False
-    """Import the user's model, sampler or task that a recipe, study or resumed sweep outside this folder names."""
+    """Import the user's own model, sampler or task, if a recipe, study or resumed sweep outside this folder names one."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -97,7 +97,7 @@ class SweepOptions:
 
 @dataclass(frozen=True)
 class Range:
-    """Values between two bounds, both included, spread evenly or evenly in their logarithm; whole if the option takes only whole numbers."""
+    """Values between two bounds (included), spread evenly or evenly in the logarithm. The values are whole if the option takes only whole numbers."""
 
     path: str
     low: float
@@ -112,14 +112,14 @@ class Range:
 
 @dataclass(frozen=True)
 class Slot:
-    """A trial's place in the sweep."""
+    """The place of a trial in the sweep."""
 
     number: int
     draw: int
     first: int
-    """Number of the first trial with the same drawn values."""
+    """Index of the first trial that has the same drawn values."""
     values: Mapping[str, str]
-    """Values of the grid."""
+    """The trial's values of the options in the grid."""
     seed: int | None
 
     @property
@@ -129,12 +129,12 @@ class Slot:
 
 @dataclass(frozen=True)
 class SweepDesign:
-    """A checked sweep."""
+    """A sweep whose options have been checked."""
 
     options: SweepOptions
     recipe: Tree
     words: tuple[str, ...]
-    """Flags of all trials, given after `--`."""
+    """Flags for all trials, from the command line after `--`."""
     axes: Mapping[str, tuple[str, ...]]
     """Option of the grid -> its values."""
     ranges: tuple[Range, ...]
@@ -142,26 +142,26 @@ class SweepDesign:
     """Name of a study's arm -> its options."""
 
     def slots(self) -> Iterator[Slot]:
-        """All trials. More draws add trials at the end and change no earlier trial."""
+        """The slots of all trials. More draws add trials at the end and change no earlier trial."""
         combinations = [dict(zip(self.axes, values, strict=True)) for values in itertools.product(*self.axes.values())]
         seeds: tuple[int | None, ...] = self.options.seeds or (None,)
         for draw in range(self.options.trials or 1 if self.ranges else 1):
             first = draw * len(combinations) * len(seeds)
-            # Combinations vary fastest, so that a slow moment of the machine hits different ones.
+            # Combinations vary fastest: a slow moment of the machine then affects different combinations.
             for place, (seed, values) in enumerate(itertools.product(seeds, combinations)):
                 yield Slot(first + place, draw, first, values, seed)
 
     def config(self, values: Mapping[str, Any], seed: int | None) -> RunConfig:
-        """The run with these values, as if a training command had the same flags. Raises ConfigError if it would be refused."""
+        """The run with these values, as if a training command had the same flags. Raises ConfigError if a training command would refuse the run."""
         try:
             options = {path: value for path, value in values.items() if path not in (SCALING, ARM)}
             if ARM in values:
                 options |= self.arms[values[ARM]]
             options |= {} if seed is None else {"fit.seed": seed}
             tree = _read_flags(options, self.words)
-            if self.options.resume:  # another user may have started the sweep
+            if self.options.resume:  # the sweep may have been started by another user
                 check_code(tree, self.options.resume, allow_import=self.options.allow_import)
-            # Points of a scaling sweep differ only in the measured options: nothing is chosen by the size of their graphs.
+            # Points of a scaling sweep differ only in the measured options: the size of their graphs sets no option.
             under = {"run": {"defaults": "recipe"}} if self.measures_scaling else {}
             config = read_config(config_tree(self.options.kind, under, self.recipe, tree))
             if config.run.dir is not None or config.run.resume is not None:
@@ -181,7 +181,7 @@ class SweepDesign:
         return config
 
     def configs(self) -> list[RunConfig]:
-        """Checked runs of every combination and seed, with both bounds of the drawn values."""
+        """Checked runs for every combination and seed, with both bounds of the drawn values."""
         first = replace(self, options=replace(self.options, trials=1 if self.ranges else None))
         return [
             self.config({**slot.values, **{one.path: one.at(bound) for one in self.ranges}}, slot.seed)
@@ -190,8 +190,8 @@ class SweepDesign:
         ]
 
     def _measured(self, config: RunConfig) -> RunConfig:
-        """The run on Ray's workers, also with one worker. It validates only at the end unless options say otherwise: the messages of a validation would
-        count as a batch's.
+        """The run on Ray's workers, even with one worker. The run validates only at its end, unless options say otherwise: the messages of a validation would
+        count as messages of a batch.
         """
         fit = config.fit
         if not any("eval_every" in (tree.get("fit") or {}) for tree in (self.recipe, read_words(self.words)[1])):
@@ -209,7 +209,7 @@ class SweepDesign:
 
 
 def design_sweep(options: SweepOptions, words: Sequence[str]) -> SweepDesign:
-    """Plans and checks the sweep. `words`: flags after `--`. Raises ConfigError if nothing is tried, or a trial would be refused."""
+    """Plans and checks the sweep. `words`: flags after `--`. Raises ConfigError if there is nothing to try or a trial would be refused."""
     stray = read_words(words)[0]
     if stray:
         raise UsageError(f"after --: unexpected {' '.join(stray)!r}: options are written --name value")
@@ -238,7 +238,7 @@ def design_sweep(options: SweepOptions, words: Sequence[str]) -> SweepDesign:
 
 
 def read_study(path: str, *, allow_import: bool = False) -> tuple[Tree, dict[str, Tree]]:
-    """(recipe, arm -> options) of a study's file. Raises ConfigError if the file is no study, and as `check_code`."""
+    """(recipe, arm -> options) from the file of a study. Raises ConfigError if the file is not a study, and the errors of `check_code`."""
     tree = read_recipe(path, allow_import=allow_import)
     arms, recipe = tree.get("arms"), tree.get("recipe")
     if not (
@@ -258,14 +258,14 @@ def read_study(path: str, *, allow_import: bool = False) -> tuple[Tree, dict[str
 
 
 def _said(value: Any) -> str:
-    """A value of YAML as a word of the command line."""
+    """A YAML value as a word of the command line."""
     if isinstance(value, list):
         return " ".join(map(_said, value))
     return {None: "none", True: "yes", False: "no"}[value] if value is None or isinstance(value, bool) else str(value)
 
 
 def _read_flags(options: Mapping[str, Any], before: Sequence[str] = ()) -> Tree:
-    """The tree of options that flags set: words, then options by path."""
+    """The tree of options that flags set: first the words `before`, then `options` by path."""
     flags = [
         [f"--{path}", *(value.split() if isinstance(value, str) else [repr(value)])] for path, value in options.items()
     ]
@@ -273,7 +273,7 @@ def _read_flags(options: Mapping[str, Any], before: Sequence[str] = ()) -> Tree:
 
 
 def _shared_batch(config: RunConfig) -> RunConfig:
-    """Strong scaling: divides the roots of a batch among the workers, or multiplies the chunks of a random cut by them."""
+    """Strong scaling: divides the roots of a batch by the number of workers, or multiplies the chunks of a random partition by the number of workers."""
     workers = config.workers.num_workers
     assert workers is not None
     for name in ("batch_size", "max_graphs", "num_chunks"):
@@ -342,7 +342,7 @@ def _number(text: str, whole_text: str) -> float:
 
 
 def _types(config: RunConfig, path: str) -> tuple[Any, ...]:
-    """The types that the option at this path takes."""
+    """The types that the option at this path accepts."""
     group, *names = path.split(".")
     part = getattr(config, group)
     kinds: tuple[Any, ...] = (type(part.options if isinstance(part, Component) else part),)
@@ -354,7 +354,7 @@ def _types(config: RunConfig, path: str) -> tuple[Any, ...]:
 
 
 def metric_of(plan: SweepDesign, configs: Iterable[RunConfig]) -> str:
-    """The metric that compares trials. Raises ConfigError if a trial lacks it, or if the user must choose one."""
+    """The metric by which trials are compared. Raises ConfigError if a trial does not record the metric, or if the user must choose a metric."""
     metric = plan.options.metric
     for config in configs:
         how, known = config.evaluation, metrics_of(config)
@@ -374,7 +374,7 @@ def metric_of(plan: SweepDesign, configs: Iterable[RunConfig]) -> str:
 
 
 def metrics_of(config: RunConfig) -> tuple[str, ...]:
-    """Validation metrics that an epoch of this run records; the first selects its best epoch. Empty for a user's own task."""
+    """Names of the validation metrics that an epoch of this run records. The first metric selects the best epoch. Empty for a user's own task."""
     chosen = getattr(config.task.options, "metric", None)
     others = _BINARY_METRICS.get(str(chosen)) if config.task.name == "binary" else _METRICS.get(config.task.name)
     if others is None or chosen is None:
@@ -389,9 +389,9 @@ def lower_is_better(metric: str) -> bool:
 
 
 def at_once(asked: int | None, trials: Iterable[WorkerOptions], resources: Resources) -> int:
-    """Number of trials that run at the same time, each with the workers that it would have alone on this machine.
+    """Number of trials that run at the same time. Each trial has the number of workers that it would have if it ran alone on this machine.
 
-    Raises ConfigError if none fits, or fewer than asked for.
+    Raises ConfigError if no trial fits, or if fewer trials fit than the options ask for.
     """
     most, limit = resources.cpus, ""
     for trial in trials:

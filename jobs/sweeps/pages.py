@@ -1,4 +1,4 @@
-"""Output of a sweep: a printed table, and the page and CSV file of all trials."""
+"""Output of a sweep: the printed table, and the page and CSV file of all trials."""
 
 import os
 import platform
@@ -25,7 +25,7 @@ _RATES = {
 
 
 def print_table(records: Sequence[Mapping[str, Any]], metric: str) -> None:
-    """Prints a row for each combination, best first: mean ± standard deviation over its seeds and splits with a score."""
+    """Prints a row for each combination, best first: mean ± standard deviation over the seeds, for all splits that have a score."""
     groups: dict[str, list[Mapping[str, Any]]] = {}
     for record in records:
         options = {path: value for path, value in record["options"].items() if path not in _REPEATS}

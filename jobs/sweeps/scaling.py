@@ -1,7 +1,7 @@
-"""Cost of trials as their workers and graphs grow: a line of OUT/points.jsonl each, for the scaling report and the cost model.
+"""Measures the cost of trials as workers and graphs grow. Writes one line per trial to OUT/points.jsonl, for the scaling report and the cost model.
 
-Throughput, traffic and the worker's CPU time come from the run's records (metrics.jsonl, events.jsonl, summary.json). The cores in use are measured from
-outside at the end of each epoch. The first epoch warms up and does not count. Traffic counts epochs without validation only.
+Throughput, traffic and CPU time of the worker come from the run's records (metrics.jsonl, events.jsonl, summary.json). The cores in use are measured from
+outside the run at the end of each epoch. The first epoch warms up and does not count. Traffic counts only epochs without validation.
 """
 
 import json
@@ -28,15 +28,15 @@ from graphmill.samplers.vocabulary.options import RandomPartitionOptions
 from graphmill.storage.graph import StoredGraph
 
 FILE = "points.jsonl"
-_SERVER, _WORKER = "ray::PartitionServer", "ray::RayTrainWorker"  # titles of Ray's processes
+_SERVER, _WORKER = "ray::PartitionServer", "ray::RayTrainWorker"  # process titles of Ray's own processes
 
 
 class ScalingClock:
-    """Watches trials and records the cost of each."""
+    """Watches trials and records the cost of each trial."""
 
     def __init__(self, plan: SweepDesign, out: Path) -> None:
         self._plan, self._out = plan, out
-        self._looks: dict[int, list[dict[str, float]]] = {}  # trial -> an entry for each ended epoch
+        self._looks: dict[int, list[dict[str, float]]] = {}  # trial -> one entry for each epoch that has ended
 
     def look(self, number: int, pid: int) -> None:
         """Measures a trial's processes if another epoch has ended. Called often while the trial runs."""
@@ -46,7 +46,7 @@ class ScalingClock:
             looks += [_cpu_seconds(pid)] * (epochs - len(looks))
 
     def keep(self, slot: Slot, record: Mapping[str, Any], values: Mapping[str, Any]) -> None:
-        """Appends the point of an ended trial, if it is a run on one graph."""
+        """Appends the point of a trial that has ended, if the trial is a run on one graph."""
         config = self._plan.config(values, slot.seed)
         if not find_kind(config.kind).is_one_graph:
             return
@@ -77,7 +77,7 @@ class ScalingClock:
 
 
 def _settings(config: RunConfig, slot: Slot, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that identify a point: names that the cost model reads, and all tried options."""
+    """The settings that identify a point: names that the cost model reads, and all options that the sweep varies."""
     scaling, sampler = slot.values.get(SCALING, "weak"), config.sampler.options
     graph = prepare_graph(config.data, kind=StoredGraph)
     workers = config.workers.most
@@ -101,7 +101,7 @@ def _settings(config: RunConfig, slot: Slot, values: Mapping[str, Any]) -> dict[
 
 
 def measures(run: Path, workers: int) -> dict[str, Any]:
-    """Cost of the epochs of a finished run, without the first."""
+    """Cost of the epochs of a finished run, except the first epoch."""
     summary = json.loads((run / "summary.json").read_text())
     epochs = RunDirectory(run).metrics()[1:]
     seconds = sum(one["train_s"] for one in epochs)
@@ -130,7 +130,7 @@ def measures(run: Path, workers: int) -> dict[str, Any]:
         "wait_s": sum(one["wait_s"] for one in epochs),
         "wait_share": sum(one["wait_s"] for one in epochs) / seconds,
         **{f"{name}_per_batch": value for name, value in traffic.items()},
-        # Rank 0's time: all workers do the same work.
+        # Times of rank 0: all workers do the same work.
         "train_cpu_s_per_batch": sum(one["train_cpu_s"] for one in epochs) / steps,
         "worker_cpu_s_per_step": sum(one["cpu_s"] for one in epochs) / steps * workers,
         "num_parameters": summary["num_parameters"],
@@ -153,7 +153,7 @@ def _graph_facts(config: RunConfig) -> dict[str, Any]:
 
 
 def _cpu_seconds(pid: int) -> dict[str, float]:
-    """CPU seconds until now of a trial's processes ("own"), its servers, the machine, and those stolen by the hypervisor; and the largest resident
+    """CPU seconds so far of a trial's processes ("own"), of its servers and of the machine, and CPU seconds stolen by the hypervisor. Also the largest resident
     memory of a worker."""
     own = servers = peak = 0.0
     try:
@@ -174,7 +174,7 @@ def _cpu_seconds(pid: int) -> dict[str, float]:
     idle = machine.idle + getattr(machine, "iowait", 0.0) + stolen
     twice = getattr(machine, "guest", 0.0) + getattr(
         machine, "guest_nice", 0.0
-    )  # Linux has the guests' time in user and nice, too
+    )  # Linux counts the guests' time also in user and nice
     return {
         "own": own,
         "server": servers,
@@ -186,7 +186,7 @@ def _cpu_seconds(pid: int) -> dict[str, float]:
 
 
 def _cores(looks: list[dict[str, float]]) -> dict[str, float]:
-    """Mean cores in use between the ends of the first and the last epoch; empty if less than half a second lies between."""
+    """Mean number of cores in use between the end of the first and the end of the last epoch. Empty if less than half a second lies between them."""
     if len(looks) < 2 or looks[-1]["time"] - looks[0]["time"] < 0.5:
         return {}
     elapsed = looks[-1]["time"] - looks[0]["time"]

@@ -1,7 +1,7 @@
-"""A sweep's search and its stored state: an Optuna study in OUT/sweep.sqlite, from which a killed sweep continues.
+"""The search of a sweep and its stored state: an Optuna study in OUT/sweep.sqlite. A killed sweep continues from this file.
 
-A trial of the sweep may have several entries in the study, one for each time that it was begun; the latest counts. Draws depend on (seed, number of the
-draw); TPE's also on the scores known at that time.
+A trial of the sweep may have several entries in the study: one for each time that the trial was begun. The latest entry counts. Draws depend on (seed,
+index of the draw). Draws of TPE also depend on the scores known at the time of the draw.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ optuna.logging.set_verbosity(optuna.logging.ERROR)
 
 
 def saved_attributes(out: Path) -> dict[str, Any]:
-    """Attributes that an earlier part of the sweep stored. Raises FormatError if the directory holds no sweep."""
+    """Attributes that an earlier part of the sweep stored. Raises FormatError if the directory has no sweep."""
     try:
         if not (out / FILE).is_file():
             raise KeyError(FILE)
@@ -43,7 +43,7 @@ def _url(out: Path) -> str:
 
 
 class Search:
-    """The values of the trials, and how they ended."""
+    """Stores the values of the trials, and how each trial ended."""
 
     def __init__(self, out: Path, plan: SweepDesign, lower: bool, attributes: Mapping[str, Any]) -> None:
         self._plan = plan
@@ -64,18 +64,18 @@ class Search:
         self._forget_running()
 
     def _forget_running(self) -> None:
-        """Marks trials that ran when the sweep was killed: they begin again, and their runs continue from checkpoints."""
+        """Marks the trials that were running when the sweep was killed. They begin again, and their runs continue from checkpoints."""
         for _ in self._study.get_trials(deepcopy=False, states=(TrialState.WAITING,)):
             self._study.tell(self._study.ask(), state=TrialState.FAIL)
         for trial in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
             self._study.tell(trial.number, state=TrialState.FAIL)
 
     def trials(self) -> dict[int, FrozenTrial]:
-        """Number of a begun trial -> its latest entry."""
+        """Index of a begun trial -> the trial's latest entry."""
         return {t.user_attrs["slot"]: t for t in self._study.get_trials(deepcopy=False) if "slot" in t.user_attrs}
 
     def begin(self, slot: Slot) -> Trial | None:
-        """Draws the values of a trial. None: an earlier trial has the same values and seed, so this trial is skipped."""
+        """Draws the values of a trial. Returns None if an earlier trial has the same values and seed: the new trial is then skipped."""
         fixed: dict[str, Any] = dict(slot.values)
         drawn = self.trials().get(slot.first)
         if drawn is not None:
@@ -99,7 +99,7 @@ class Search:
         return None
 
     def end(self, trial: Trial, score: float | None, cause: str | None, pruned: bool = False) -> None:
-        """Stores how a trial ended. `cause`: of a failure."""
+        """Stores how a trial ended. `cause`: the cause of a failure."""
         if cause is not None:
             trial.set_user_attr("cause", cause)
             self._study.tell(trial, state=TrialState.FAIL)
@@ -109,12 +109,12 @@ class Search:
             self._study.tell(trial, score)
 
     def forget(self, trial: Trial) -> None:
-        """Marks an interrupted trial: a resumed sweep continues it."""
+        """Marks a trial as interrupted: a resumed sweep continues it."""
         self._study.tell(trial, state=TrialState.FAIL)
 
 
 def status_of(trial: FrozenTrial) -> str:
-    """finished, stopped (by the pruner), failed, repeats (an earlier trial), or not ended."""
+    """Status of a trial: finished, stopped (by the pruner), failed, repeats (has the values of an earlier trial), or not ended."""
     names = {TrialState.COMPLETE: "finished", TrialState.PRUNED: "stopped"}
     if trial.state in names:
         return names[trial.state]

@@ -1,4 +1,4 @@
-"""Runs trials, several at a time: each is a training command in a separate process, with a separate Ray."""
+"""Runs trials, several at the same time. Each trial is a training command in a separate process, with a separate Ray."""
 
 import contextlib
 import itertools
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial, Trial
 
 _LOOK_EVERY_S = 0.25
-_STOP_TIMEOUT_S = 40.0  # for a run to save a checkpoint and stop its Ray
+_STOP_TIMEOUT_S = 40.0  # seconds for a run to save a checkpoint and stop its Ray
 _SUMMARY_RATES = ("nodes_per_s", "edges_per_s", "roots_per_s", "wait_share")
 
 OnEnd = Callable[[dict[str, Any]], None]  # called with the record of each trial that ends
-_prepared: set[tuple[Any, ...]] = set()  # data that this process has prepared
+_prepared: set[tuple[Any, ...]] = set()  # data that this process has already prepared
 
 
 @dataclass
 class _Running:
-    """A running trial. `reported`: epochs that the pruner knows."""
+    """A running trial. `reported`: the epochs that the pruner has received."""
 
     slot: Slot
     trial: "Trial"
@@ -48,7 +48,7 @@ class _Running:
 
 @dataclass
 class TrialRunner:
-    """Runs trials, `at_once` at a time. None of their processes is left when `run` returns or raises."""
+    """Runs trials, `at_once` at the same time. When `run` returns or raises, none of their processes is left."""
 
     plan: SweepDesign
     search: Search
@@ -56,9 +56,9 @@ class TrialRunner:
     metric: str
     at_once: int
     tag: str
-    """Prefix of the tags of all trials' processes, by which a continued sweep ends processes that a killed one left."""
+    """Prefix of the tags of all trials' processes. A continued sweep uses the tags to end processes that a killed sweep left behind."""
     on_look: Callable[[int, int], None] = lambda number, pid: None
-    """Called with each running trial a few times a second."""
+    """Called with each running trial a few times per second."""
     _running: list[_Running] = field(default_factory=list)
 
     def run(self, missing: Iterator[Slot], on_end: OnEnd) -> None:
@@ -80,7 +80,7 @@ class TrialRunner:
             self._stop_all()
 
     def _start(self, slot: Slot) -> dict[str, Any] | None:
-        """Begins a trial or continues its run; returns its record if it has already ended."""
+        """Begins a trial or continues its run. Returns the trial's record if the trial has already ended."""
         trial = self.search.begin(slot)
         if trial is None:
             return None
@@ -91,10 +91,10 @@ class TrialRunner:
         except GraphmillError as error:
             return self._ended(slot, trial, str(error))
         write_atomic(recipe, yaml.safe_dump(config.tree(), sort_keys=False))
-        if (run / "summary.json").exists():  # the sweep was killed before it could note the trial's end
+        if (run / "summary.json").exists():  # the sweep was killed before it recorded the end of the trial
             return self._ended(slot, trial, None)
         begun = (run / "config.json").exists()
-        # The sweep has already decided what its trials may import.
+        # The sweep has already decided which code its trials may import.
         where = [
             *([] if begun else [str(recipe)]),
             "--allow_import",
@@ -111,7 +111,7 @@ class TrialRunner:
         return f"{self.tag}.{slot.number:06d}"
 
     def _environment(self, lane: int) -> Mapping[str, str]:
-        """Environment of a trial: trials that run at the same time get separate GPUs and a share of the cores' threads."""
+        """Environment variables of a trial. Trials that run at the same time get separate GPUs and a share of the cores' threads."""
         if self.at_once == 1:
             return os.environ
         import torch
@@ -125,7 +125,7 @@ class TrialRunner:
         }
 
     def _look(self, running: _Running) -> dict[str, Any] | None:
-        """The record of the trial if it has ended."""
+        """The record of the trial if the trial has ended."""
         self.on_look(running.slot.number, running.process.pid)
         status = running.process.poll()
         behind = self._is_behind(running)
@@ -144,14 +144,14 @@ class TrialRunner:
         self._running.remove(running)
         if status != 0:
             kill_tagged(self._tag(running.slot))  # a killed run leaves its Ray behind
-        # With --run.require_baselines, status 1 may be a score below the baselines. A summary says that the run worked.
+        # With --run.require_baselines, status 1 may mean a score below the baselines. If a summary exists, the run worked.
         failed = not (self.out / running.slot.name / "summary.json").exists()
         return self._ended(
             running.slot, running.trial, cause_of(self.out / f"{running.slot.name}.log", status) if failed else None
         )
 
     def _is_behind(self, running: _Running) -> bool:
-        """Whether to stop the trial. Reports its new epochs to the pruner, also after its end, since other trials are compared with it."""
+        """Whether to stop the trial. Reports its new epochs to the pruner, even after the trial's end, because other trials are compared with it."""
         if not self.plan.options.prune:
             return False
         new = scores(self.out / running.slot.name, self.metric)[running.reported :]
@@ -173,7 +173,7 @@ class TrialRunner:
 
     def _stop(self, running: _Running) -> None:
         end_tagged(self._tag(running.slot), _STOP_TIMEOUT_S)
-        running.process.wait(_STOP_TIMEOUT_S)  # it is dead: this fetches its status
+        running.process.wait(_STOP_TIMEOUT_S)  # the process is dead: this call fetches its exit status
         self._running.remove(running)
 
     def _stop_all(self) -> None:
@@ -185,9 +185,9 @@ class TrialRunner:
 
 
 def put_aside(run: Path) -> None:
-    """Renames a failed trial's run to `trial-003.failed-1`: it may hold files that the user wants.
+    """Renames the run of a failed trial to `trial-003.failed-1`: the run may hold files that the user wants.
 
-    A folder without a config.json, which no training command made, stays as it is.
+    A folder without a config.json was not made by a training command and stays unchanged.
     """
     if (run / "config.json").is_file():
         number = next(n for n in itertools.count(1) if not run.with_name(f"{run.name}.failed-{n}").exists())
@@ -195,7 +195,7 @@ def put_aside(run: Path) -> None:
 
 
 def prepare(config: RunConfig) -> None:
-    """Makes the data of a trial if it does not exist, so that trials that start at the same time do not make it twice. Raises the run's errors."""
+    """Makes the data of a trial if it does not exist. Otherwise, trials that start at the same time would make it twice. Raises the run's errors."""
     from graphmill.jobs.data.prepare_graph import prepare_graph, store_encoding
     from graphmill.jobs.subjects.subject import subject_class
 
@@ -210,21 +210,21 @@ def prepare(config: RunConfig) -> None:
 
 
 def command_of(config: RunConfig) -> list[str]:
-    """The training command of this run. The recipe names its kind."""
+    """The training command of this run. A recipe names its kind."""
     kind = config.kind if config.kind in KINDS else "nodes"
     return [sys.executable, str(Path(__file__).resolve().parents[1] / f"train_{kind}.py")]
 
 
 def scores(run: Path, metric: str) -> list[tuple[int, float]]:
-    """(epoch from 1, score) of the run's scored epochs."""
+    """(epoch counted from 1, score) of the epochs of the run that have a score."""
     return [(line["epoch"] + 1, line[metric]) for line in RunDirectory(run).metrics() if metric in line]
 
 
 def trial_record(slot: Slot, trial: "FrozenTrial", run: Path, metric: str) -> dict[str, Any]:
-    """A trial's values for reports: its best score with the epoch, and, if it finished, its final scores."""
+    """The values of a trial for reports: its best score with the epoch, and its final scores if the trial finished."""
     status = status_of(trial)
     epochs = RunDirectory(run).metrics()
-    if status == "stopped":  # it may have trained on for a moment
+    if status == "stopped":  # the trial may have trained for a moment after the decision to stop it
         epochs = [line for line in epochs if line["epoch"] < max(trial.intermediate_values, default=0)]
     scored = [(line[metric], line["epoch"] + 1) for line in epochs if metric in line]
     best = (min if lower_is_better(metric) else max)(scored, key=lambda one: one[0], default=(None, None))

@@ -1,4 +1,4 @@
-"""Classic models as baselines of a sweep: trained one after another after the trials, for each graph, split, seed and metric of the trials."""
+"""Trains classic models as baselines of a sweep, one at a time, after all trials have ended: for each graph, split, seed and metric of the trials."""
 
 import json
 import os
@@ -27,11 +27,11 @@ _STOP_TIMEOUT_S = 40.0
 
 @dataclass(frozen=True)
 class Classic:
-    """A classic model's scores over the sweep's graphs, splits and seeds."""
+    """The scores of a classic model on the sweep's graphs, splits and seeds."""
 
     name: str
     scores: Sequence[Mapping[str, float]]
-    """For each graph, split and seed: scores by split of the configuration with the best validation."""
+    """For each graph, split and seed: the scores (by split) of the configuration with the best validation score."""
 
     def __str__(self) -> str:
         splits = [split for split in ("valid", "test") if all(split in one for one in self.scores)]
@@ -43,14 +43,14 @@ class Classic:
 
 
 def spread(values: Sequence[float]) -> str:
-    """Mean ± standard deviation as text; a dash without values."""
+    """Mean ± standard deviation as text; a dash if there are no values."""
     if not values:
         return "–"
     return f"{statistics.fmean(values):.4f}" + (f" ± {statistics.stdev(values):.4f}" if len(values) > 1 else "")
 
 
 def why_impossible(configs: Iterable[RunConfig], baseline: BaselineOptions) -> str | None:
-    """Why classic models cannot be trained on the data of these trials; None: they can."""
+    """Why classic models cannot be trained on the data of these trials; None if they can."""
     opened = cache(prepare_graph)
     for config in configs:
         try:
@@ -63,7 +63,7 @@ def why_impossible(configs: Iterable[RunConfig], baseline: BaselineOptions) -> s
 def train_classics(
     configs: Iterable[RunConfig], baseline: BaselineOptions, out: Path, tag: str, timeout_s: float
 ) -> list[Classic]:
-    """Trains the missing classic models, each in a separate process. Raises StageError with the cause if one fails."""
+    """Trains the classic models whose scores are missing, each in a separate process. Raises StageError with the cause if one of them fails."""
     tries_by_key: dict[str, list[Try]] = {}
     for config in configs:
         is_typed = prepare_graph(config.data).manifest.is_typed
@@ -87,7 +87,7 @@ def train_classics(
 
 
 def _what_is_trained(config: RunConfig) -> dict[str, object]:
-    """The options that the scores depend on."""
+    """The options on which the scores depend."""
     apart = ("loader", "servers", "workers", "ray", "run")
     return {name: value for name, value in config.tree().items() if name not in apart}
 

@@ -1,1 +1,1 @@
-"""From options to modules and tasks: models over batches, heads, losses. Imports: jobs.config and its floor."""
+"""Builds modules and tasks from options: models over batches, heads, losses. Imports: jobs.config and below."""

@@ -1,4 +1,4 @@
-"""Builds the module that the trainer takes, from a model's name and options or from a plain `nn.Module` with a `forward` as in PyG."""
+"""Builds the module that the trainer takes: from the name and options of a model, or from a plain `nn.Module` with a `forward` like PyG's models."""
 
 import inspect
 import sys
@@ -22,7 +22,7 @@ from graphmill.samplers.methods.registry import load
 
 
 def build_model(component: Component, kind: str, inputs: Inputs, relational: RelationalConfig | None = None) -> Any:
-    """The module that the trainer takes: a batch in, a StepOutput out. `relational`: layers before the model, for typed graphs."""
+    """The module that the trainer takes: its input is a batch, its output a StepOutput. `relational`: layers before the model, for typed graphs."""
     from graphmill.jobs.tasks.model_inputs import OverGraphs, OverPairs, plain, with_penalty
 
     if inputs.node_dims:
@@ -45,7 +45,7 @@ def build_model(component: Component, kind: str, inputs: Inputs, relational: Rel
 
 
 def _build_typed_model(component: Component, inputs: Inputs, relational: RelationalConfig) -> Any:
-    """A model of typed graphs, or relational layers and a model of plain graphs over their states."""
+    """A model of typed graphs; or relational layers, followed by a model of plain graphs over the states of the relational layers."""
     from graphmill.jobs.tasks.model_inputs import OverGraphs, plain, typed_batch_graphs, with_penalty
     from graphmill.models.geco.network import param_groups
     from graphmill.models.relational.network import OverTypes
@@ -67,7 +67,7 @@ def _build_typed_model(component: Component, inputs: Inputs, relational: Relatio
     return model
 
 
-# Usual names of constructor parameters -> the entry of the data that fills them.
+# Usual names of constructor parameters -> the entry of the data that provides the value.
 _OF_INPUTS = {
     **dict.fromkeys(
         ("in_channels", "in_dim", "in_features", "in_feats", "input_dim", "num_features", "num_node_features"), "in"
@@ -77,19 +77,20 @@ _OF_INPUTS = {
     "metadata": "metadata",
 }
 _PLAIN = (int, float, bool, str)
-# Arguments that a module's forward may take. _WHOLE are single arguments: `graphs` as in our models, `data` as in PyG, `batch` as the loader gives it.
+# Arguments that the forward of a module may have. _WHOLE are single arguments: `graphs` as in Graphmill's models, `data` as in PyG, `batch` from the loader.
 _TENSORS = ("x", "edge_index", "edge_weight", "edge_attr", "batch")
 _TYPED = ("x_dict", "edge_index_dict", "edge_weight_dict", "edge_attr_dict")
 _WHOLE = ("graphs", "data", "batch")
-# PyG's models trim their layers by these. That changes no result for the roots.
+# PyG's models use these arguments to trim their layers. Trimming does not change the results of the roots.
 _TRIMMING = ("batch_size", "num_sampled_nodes_per_hop", "num_sampled_edges_per_hop")
 
 
 @cache
 def module_options(own: Any) -> type:
-    """The options class of a plain module. A class has an option for each constructor parameter that the data does not fill; an object has none.
+    """The options class of a plain module. If `own` is a class, it gets an option for each constructor parameter that the data does not provide. If `own` is an
+    object, it gets no options.
 
-    Raises ConfigError if `forward` needs an argument that nothing fills. Prints a warning for arguments that keep their default.
+    Raises ConfigError if the data provides no value for a required argument of `forward`. Prints a warning for arguments that keep their default.
     """
     takes = _Arguments(own)
     if takes.unfilled:
@@ -128,7 +129,7 @@ def _constructor_fields(own: type) -> list[Any]:
 
 
 def _hint(annotation: Any, default: Any) -> Any:
-    """The type of an option; None: a command line cannot give such a value."""
+    """The type of an option; None if a command line cannot give such a value."""
     types = {plain.__name__: plain for plain in _PLAIN}
     annotation = types.get(annotation, annotation) if isinstance(annotation, str) else annotation
     if annotation in _PLAIN:
@@ -144,7 +145,7 @@ def _hint(annotation: Any, default: Any) -> Any:
 
 
 class _Arguments:
-    """The arguments that `forward` of a module, or of a class of modules, takes."""
+    """The arguments of the `forward` of a module, or of a class of modules."""
 
     def __init__(self, own: Any) -> None:
         self.module = own.__name__ if isinstance(own, type) else type(own).__name__
@@ -170,11 +171,11 @@ class _Arguments:
             )
 
     def has(self, name: str) -> bool:
-        """Whether forward takes `name`, as a tensor or as a mapping by type."""
+        """Whether `forward` takes the argument `name`, as a tensor or as a mapping by type."""
         return bool({name, f"{name}_dict"} & set(self.names))
 
     def of(self, graphs: Graphs | TypedGraphs) -> dict[str, Any]:
-        """The keyword arguments of a call."""
+        """The keyword arguments for a call of `forward`."""
         if self.whole:
             return {self.whole: _as_data(graphs) if self.whole == "data" else graphs}
         values = _mappings(graphs) if isinstance(graphs, TypedGraphs) else self._tensors(graphs)
@@ -188,7 +189,7 @@ class _Arguments:
         return {**tensors, "edge_weight": graphs.edge_coefficient, "batch": batch}
 
     def check(self, inputs: Inputs) -> None:
-        """Raises ConfigError if the data or the run lacks what forward needs."""
+        """Raises ConfigError if `forward` needs something that the data or the run does not provide."""
         has_features = any(inputs.edge_dims) or not (inputs.node_dims or inputs.edge.empty)
         lacks = {
             "edge_weight": (not inputs.edge_weight, "weights of edges; ingest some, or give it a default"),
@@ -225,7 +226,7 @@ def _mappings(graphs: TypedGraphs) -> dict[str, Any]:
 
 
 def _versions(graphs: Any) -> dict[str, int]:
-    """PyTorch's counts of changes in place, of a batch's tensors that have one."""
+    """PyTorch's counters of in-place changes, for all tensors of a batch that have such a counter."""
     tensors: dict[str, Any] = {}
     for name in ("x", "edge_coefficient", "weight", "edge_attr"):
         value = getattr(graphs, name, None)
@@ -244,7 +245,7 @@ def _as_data(graphs: Any) -> Any:
 
 
 def _built(own: Any, options: Any, inputs: Inputs) -> nn.Module:
-    """A user's module as the trainer takes it. An object is copied with its weights."""
+    """A user's module in the form that the trainer takes. If `own` is an object, the object is copied with its weights."""
     takes = _Arguments(own)
     takes.check(inputs)
     if isinstance(own, nn.Module):
@@ -271,7 +272,7 @@ def _built(own: Any, options: Any, inputs: Inputs) -> nn.Module:
 
 
 def _smallest(inputs: Inputs) -> Graphs | TypedGraphs:
-    """Two nodes of each type with an edge of each kind: lazy modules get their sizes from it."""
+    """A small graph with two nodes of each type and an edge of each kind. Lazy modules get their sizes from it."""
     pair, no_rows = torch.arange(2), {name: torch.zeros(2, dim) for name, dim in inputs.node_dims}
     if inputs.node_dims:
         edges = {each: (torch.arange(3), pair) for each in inputs.relations}
@@ -291,7 +292,7 @@ def _smallest(inputs: Inputs) -> Graphs | TypedGraphs:
 
 
 class PlainModule(nn.Module):
-    """A model over `Graphs` or `TypedGraphs` that calls a user's module with the tensors that its `forward` names."""
+    """A model over `Graphs` or `TypedGraphs` that calls a user's module with the tensors that the module's `forward` names."""
 
     def __init__(self, module: nn.Module, takes: _Arguments, inputs: Inputs) -> None:
         super().__init__()
@@ -299,9 +300,9 @@ class PlainModule(nn.Module):
         self._takes, self._of_graphs, self._out_dim = takes, inputs.task == "graph", inputs.out_dim
 
     def forward(self, graphs: Any, epoch: int = 0) -> Tensor:
-        """[r, out_dim]: a row for each root, taken from the module's rows of all nodes, or a row for each graph.
+        """[r, out_dim]: a row for each graph, or a row for each root, taken from the rows that the module returns for all nodes.
 
-        Raises ConfigError if the module returns another shape or changes its inputs in place.
+        Raises ConfigError if the result of the module has another shape, or if the module changes its inputs in place.
         """
         before = _versions(graphs)
         out = self.module(**self._takes.of(graphs))

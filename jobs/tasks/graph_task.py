@@ -1,4 +1,4 @@
-"""Tasks over many graphs: the targets that a run predicts, and the statistics of the training split that its task needs."""
+"""Tasks over many graphs: the targets that a run predicts, and the statistics of the training split that the task needs."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -14,11 +14,11 @@ from graphmill.models.options.features import Features
 from graphmill.storage.format.graph_set_manifest import GraphSetManifest, RowSchema
 from graphmill.storage.graph_sets.graph_set import StoredGraphs
 
-_MOST_CLASSES = 1000  # whole numbers below are taken for classes
+_MOST_CLASSES = 1000  # whole numbers below this limit count as classes
 
 
 def set_inputs(manifest: GraphSetManifest, out_dim: int) -> Inputs:
-    """The inputs that the set gives a model or a task."""
+    """The inputs that the set provides to a model or a task."""
     task = _MODEL_TASKS[manifest.labelled]
     return Inputs(node=_features(manifest.node), edge=_features(manifest.edge), out_dim=out_dim, task=task)
 
@@ -31,12 +31,12 @@ def _features(schema: RowSchema) -> Features:
 
 
 def predicted(manifest: GraphSetManifest) -> str:
-    """Noun for the predicted things, in the plural."""
+    """Plural noun for the predicted things."""
     return "graphs" if manifest.labelled is None else f"labelled {manifest.labelled}"
 
 
 def target_columns(store: StoredGraphs, wanted: str | None) -> tuple[int, ...]:
-    """Columns of the targets that the run predicts; empty if nodes or pairs are labelled."""
+    """Indices of the target columns that the run predicts; empty if nodes or pairs are labelled."""
     names = store.target_names
     if store.manifest.labelled:
         return ()
@@ -50,7 +50,7 @@ def target_columns(store: StoredGraphs, wanted: str | None) -> tuple[int, ...]:
 
 
 def scored_splits(store: StoredGraphs, columns: tuple[int, ...], task: Task, micro_batches: int) -> tuple[str, ...]:
-    """The scored splits: "valid", and "test" if it has targets. Raises ConfigError if "train" or "valid" cannot be used."""
+    """The scored splits: "valid", and "test" if it has targets. Raises ConfigError if "train" or "valid" is unusable."""
     scored = []
     for split in ("train", "valid", "test"):
         graphs = store.split(split) if split in store.split_names else np.empty(0, np.int64)
@@ -81,7 +81,7 @@ def scored_splits(store: StoredGraphs, columns: tuple[int, ...], task: Task, mic
 
 
 def split_targets(store: StoredGraphs, split: str, columns: tuple[int, ...]) -> np.ndarray:
-    """[rows, columns], NaN for a missing target: a row for each graph of the split, or for each labelled node or pair."""
+    """[rows, columns], NaN for a missing target. One row for each graph of the split, or for each labelled node or pair."""
     if split not in store.split_names:
         return np.empty((0, max(1, len(columns))))
     if store.manifest.labelled == "nodes":
@@ -143,7 +143,7 @@ def _nodes_task(store: StoredGraphs, fit: NodesOptions) -> Task:
 
 
 def _classification(count: np.ndarray, names: tuple[str, ...], fit: NodesOptions | ClassesOptions) -> Classification:
-    """The task of a set with `count` training targets by class."""
+    """The task of a set. `count`: number of training targets of each class."""
     return Classification(
         num_classes=len(count),
         **own_parts(fit),
@@ -168,7 +168,7 @@ def _class_task(url: str, target: np.ndarray, names: list[str], fit: ClassesOpti
 
 
 def set_lacks(store: StoredGraphs, columns: Sequence[int] | None = None) -> list[str]:
-    """Faults of a set's rows and splits, each in a few words. `columns`: targets to look at (None: all); only those with classes count."""
+    """Faults in the rows and splits of a set, each in a few words. `columns`: targets to check (None: all). Only targets with classes are checked."""
     text, labelled = store.manifest.provenance.get("rejected"), store.manifest.labelled
     lacks = [f"rejected rows: {text}"] if text else []
     columns = range(len(store.target_names)) if columns is None else columns

@@ -1,9 +1,9 @@
-"""A model of links from a model of nodes: the node model's outputs at the roots are states, and a decoder scores pairs of states.
+"""Makes a model of links from a model of nodes. The outputs of the node model at the roots are states; a decoder scores pairs of states.
 
-In training it returns the logits of each link and its negatives. In evaluation it counts how many of a link's rivals score higher and how many the
-same, so only four numbers of a link leave the batch, however many rivals it has.
+In training, the model returns the logits of each link and of the link's negatives. In evaluation, it counts the rivals of a link that have a higher score
+and the rivals that have the same score. Only four numbers per link leave the batch, however many rivals the link has.
 
-Legend: m links, k negatives, r roots (the first R may be ends of links), D width.
+Legend: m links, k negatives, r roots (only the first R roots may be ends of links), D width.
 """
 
 from typing import Any
@@ -18,26 +18,26 @@ from graphmill.models.primitives.segments import at_least_float32
 from graphmill.samplers.batches.link_batch import TorchLinkBatch, TorchTypedLinkBatch
 
 Links = TorchLinkBatch | TorchTypedLinkBatch
-_BLOCK = 1 << 22  # numbers at a time in evaluation: scores, or the states that they are computed from
+_BLOCK = 1 << 22  # most numbers in memory at a time in evaluation: scores, or states for the scores
 
 
 class LinkModel(nn.Module):
-    """An encoder of nodes, as the trainer takes one, and a decoder of links."""
+    """A decoder of links over an encoder of nodes. The encoder is a module in the form that the trainer takes."""
 
     def __init__(self, encoder: nn.Module, options: LinkDecoderOptions, num_relations: int = 0) -> None:
-        """`num_relations`: relations of a knowledge graph; 0: links have no relation."""
+        """`num_relations`: number of relations of a knowledge graph; 0: links have no relation."""
         super().__init__()
         self.encoder, self.decoder = encoder, build_link_decoder(options, num_relations)
-        self.head = nn.Identity()  # reads the nodes' states, which `predict --embeddings` keeps
-        # Numbers held for each score of one node against many.
+        self.head = nn.Identity()  # its inputs are the nodes' states, which `predict --embeddings` keeps
+        # How many numbers one score needs in memory when a node is scored against many nodes.
         self._width = 1 if options.kind in ("dot", "distmult") else options.width
         if hasattr(encoder, "param_groups"):
             self.param_groups = self._param_groups
 
     def forward(self, batch: Links) -> StepOutput:
-        """Training: logits [m, 1 + k], the link's own first. Evaluation: float64 [m, 4], defined in `graphmill.cluster.metrics.link_scores`.
+        """Training: logits [m, 1 + k]; column 0 is the link itself. Evaluation: float64 [m, 4], defined in `graphmill.cluster.metrics.link_scores`.
 
-        With `batch.top_k`: float64 [m, 2 · top_k], the permanent ids of the best destinations, then their scores, descending.
+        With `batch.top_k`: float64 [m, 2 · top_k]: first the permanent ids of the best destinations, then the scores of these destinations, descending.
         """
         output = step_output(self.encoder(batch))
         state_rD = self.head(at_least_float32(output.prediction))
@@ -63,14 +63,14 @@ class LinkModel(nn.Module):
         assert batch.negative is not None
         sources = batch.link_source[:, None] if batch.negative_source is None else batch.negative_source
         relation = batch.link_relation
-        # `index_select` for rows: its gradient sums in the order of the rows.
+        # Rows come from `index_select`: its gradient sums in the order of the rows.
         source = _rows(state_rD, batch.link_source)
         own_m1 = self.decoder(source, _rows(state_rD, batch.link_destination), relation)[:, None]
         others_mk = self.decoder(_rows(state_rD, sources), _rows(state_rD, batch.negative), _column(relation))
         return torch.cat([own_m1, others_mk], dim=1)
 
     def _ranked(self, state_rD: Tensor, batch: Links, rows: Tensor) -> Tensor:
-        """float64 [b, 4] for the links `rows`: score, number of rivals with a higher score, with the same score, score of the first rival."""
+        """float64 [b, 4] for the links with the indices `rows`: score, number of rivals with a higher score, with the same score, first rival's score."""
         assert batch.link_source is not None
         assert batch.link_destination is not None
         assert batch.negative is not None
@@ -102,7 +102,7 @@ class LinkModel(nn.Module):
         return torch.cat(blocks)
 
     def _param_groups(self, learning_rate: float, weight_decay: float) -> list[dict[str, Any]]:
-        """The encoder's groups, then all other parameters: matrices with weight decay, vectors without."""
+        """The parameter groups of the encoder, then all other parameters: matrices with weight decay, vectors without weight decay."""
         encoder: Any = self.encoder
         encoder_ids = set(map(id, encoder.parameters()))
         others = [parameter for parameter in self.parameters() if id(parameter) not in encoder_ids]
@@ -121,12 +121,12 @@ def _column(relation: Tensor | None) -> Tensor | None:
 
 
 def _rows(state_rD: Tensor, index: Tensor) -> Tensor:
-    """[…] → […, D]."""
+    """[…] → […, D]: the states of the rows `index`."""
     return state_rD.index_select(0, index.reshape(-1)).reshape(*index.shape, state_rD.shape[1])
 
 
 def _allowed(scores: Tensor, known_2q: Tensor, rows: Tensor) -> Tensor:
-    """bool [b, R]: False for nodes that the link's source is known to be joined with. Links of `known_2q` ascend."""
+    """bool [b, R]: False for nodes to which the link's source already has a known link. `known_2q` is in ascending order of link."""
     link, node = known_2q
     own = slice(int(torch.searchsorted(link, rows[0])), int(torch.searchsorted(link, rows[-1], right=True)))
     allowed = torch.ones_like(scores, dtype=torch.bool)
@@ -135,7 +135,7 @@ def _allowed(scores: Tensor, known_2q: Tensor, rows: Tensor) -> Tensor:
 
 
 def _counts(own: Tensor, scores: Tensor, rival: Tensor, first: Tensor) -> Tensor:
-    """[b, 1], [b, k], [b, k], [b, 1 or 0] → float64 [b, 4]."""
+    """Scores [b, 1] of the links, scores [b, k] and masks [b, k] of rivals, first rival [b, 1 or 0] → float64 [b, 4]."""
     higher, same = (((found) & rival).sum(1, keepdim=True) for found in (scores > own, scores == own))
     first = first if first.shape[1] else torch.zeros_like(own)
     return torch.cat([own.double(), higher.double(), same.double(), first.double()], dim=1)

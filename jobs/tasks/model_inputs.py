@@ -1,7 +1,7 @@
-"""Turns the loaders' batches into the inputs of models, and models over those inputs into modules that the trainer takes.
+"""Converts the batches of loaders into the inputs of models, and models over such inputs into modules that the trainer takes.
 
-A minibatch lists, per node, the sources of its in-edges; `graphmill.models.primitives.graphs.Graphs` holds edges as source over destination. A shard of the
-whole graph becomes a `graphmill.models.parallel.graph.ShardedGraph`: the forward pass is then a collective call of all ranks.
+A minibatch lists the sources of the in-edges of each node. `graphmill.models.primitives.graphs.Graphs` holds edges in two rows, source over destination.
+A shard of the whole graph becomes a `graphmill.models.parallel.graph.ShardedGraph`. The forward pass is then a collective call of all ranks.
 """
 
 from collections.abc import Callable, Sequence
@@ -38,7 +38,7 @@ Made = TypeVar("Made")
 
 @dataclass(frozen=True, repr=False)
 class PlannedShard(TorchBatch):
-    """A shard that every step uses, with its exchange of rows planned once."""
+    """A shard for all steps. The exchange of its rows is planned once."""
 
     graph: ShardedGraph | None = None
 
@@ -49,13 +49,13 @@ class PlannedShard(TorchBatch):
 
 @dataclass(frozen=True, repr=False)
 class PlannedTypedShard(TypedBatch[Tensor]):
-    """A `PlannedShard` of a typed graph."""
+    """A `PlannedShard` for typed graphs."""
 
     graph: TypedGraphs | None = None
 
 
 def plan_shard(batch: Any, peers: Peers) -> Any:
-    """The ShardedGraph (or TypedGraphs) of this rank's part, without roots. A collective call of all ranks."""
+    """The ShardedGraph (or TypedGraphs) of this rank's part, without roots. All ranks must call this function together."""
     assert batch.shard is not None
     if isinstance(batch, TypedBatch):
         starts = {
@@ -78,13 +78,13 @@ def plan_shard(batch: Any, peers: Peers) -> Any:
 
 
 def shard_graph(batch: Any) -> Any:
-    """The batch's planned graph; plans it if it is not planned yet (a collective call)."""
+    """The batch's planned graph. If the graph is not planned yet, plans it (a collective call)."""
     planned = batch.graph if isinstance(batch, PlannedShard | PlannedTypedShard) else None
     return plan_shard(batch, Peers.of_group()) if planned is None else planned
 
 
 def node_batch_graphs(batch: TorchBatch) -> Graphs | ShardedGraph:
-    """A minibatch as graphs: its subgraphs, or all of it as one graph; a shard as a ShardedGraph. `root_index` holds the nodes to predict."""
+    """Converts a minibatch to graphs: its subgraphs, or the minibatch as one graph. A shard becomes a ShardedGraph. `root_index` holds the nodes to predict."""
     if batch.shard is not None:
         return replace(shard_graph(batch), x=batch.x, root_index=batch.root_index)
     num_nodes = len(batch.node_id)
@@ -105,9 +105,9 @@ def node_batch_graphs(batch: TorchBatch) -> Graphs | ShardedGraph:
 
 
 class KeptEdges(Generic[Made]):
-    """Calls `make(batch)`, and keeps the result while batches have the same edges, as all batches of a whole graph do.
+    """Calls `make(batch)` and keeps the result as long as all batches have the same edges. All batches of a whole graph have the same edges.
 
-    It also keeps the last batch's lists of edges, to compare. `again` puts another batch's rows into the kept result.
+    Also keeps the edge lists of the last batch, to compare. `again` puts the rows of another batch into the kept result.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class KeptEdges(Generic[Made]):
         self._made: Made | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """A copy starts with nothing kept."""
+        """A copy does not take over the kept result."""
         return {**vars(self), "_edges": (), "_made": None}
 
     def __call__(self, batch: TorchBatch) -> Made:
@@ -143,7 +143,7 @@ class KeptEdges(Generic[Made]):
 
 
 def _are_same(edges: Sequence[Tensor | None], others: Sequence[Tensor | None]) -> bool:
-    """Whether all tensors are equal. Shapes come first, so that unequal shapes wait for no device."""
+    """Whether all tensors are equal. Compares shapes first: unequal shapes need no wait for the device."""
     if list(map(_form, edges)) != list(map(_form, others)):
         return False
     return all(
@@ -156,7 +156,7 @@ def _form(tensor: Tensor | None) -> Any:
 
 
 class NodeBatchGraphs:
-    """`node_batch_graphs` that makes the edges of a whole graph once."""
+    """`node_batch_graphs`, but the edges of a whole graph are made only once."""
 
     def __init__(self) -> None:
         self._kept = KeptEdges(node_batch_graphs, _with_rows)
@@ -175,7 +175,7 @@ def _rows(batch: TorchBatch) -> dict[str, Any]:
 
 
 def typed_batch_graphs(batch: TypedBatch[Tensor]) -> TypedGraphs:
-    """A minibatch of a typed graph, or a shard of one."""
+    """Converts a minibatch or shard of a typed graph."""
     if batch.shard is None:
         return _typed_graphs(batch)
     rows = {name: nodes.x for name, nodes in batch.nodes.items()}
@@ -206,11 +206,11 @@ def _typed_graphs(batch: TypedBatch[Tensor], shard: TypedShard | None = None) ->
 
 
 class ReadColumns(nn.Module):
-    """Columns of features as a model reads them.
+    """Converts stored feature columns to the columns that a model reads.
 
-    Standardised columns: (x - mean) / deviation in float64, and 0 if the deviation is 0. Means and deviations are buffers, so they travel with the weights.
-    Embedded columns: the numbers of the categories become 0, and the sum of the categories' trainable rows is appended to the features. Row 0, for empty and
-    unknown categories, starts at 0.
+    Standardised columns: (x - mean) / deviation in float64, and 0 if the deviation is 0. Means and deviations are buffers and are saved with the weights.
+    Embedded columns: each category has a trainable row. The column becomes 0, and the sum of the rows of the node's categories is appended to the features.
+    Row 0 is for empty and unknown categories and starts at 0.
     """
 
     def __init__(self, inputs: Inputs) -> None:
@@ -240,7 +240,7 @@ class ReadColumns(nn.Module):
         return x_nF
 
     def forward(self, batch: Any) -> Any:
-        if hasattr(batch, "node_feature"):  # a TorchGraphBatch, whose module a run on nodes does not load
+        if hasattr(batch, "node_feature"):  # a TorchGraphBatch; a run on nodes does not load its module
             edge = self.rows(batch.edge_feature, OF_EDGES)
             return replace(batch, node_feature=self.rows(batch.node_feature), edge_feature=edge)
         nodes = {name: replace(own, x=self.rows(own.x, name)) for name, own in node_tables(batch).items()}
@@ -254,31 +254,31 @@ class ReadColumns(nn.Module):
 
 
 def _named(what: str, name: str) -> str:
-    """Name of a buffer, without the dots of a relation's name: PyTorch splits names at dots."""
+    """Name of a buffer, with each dot of a relation's name replaced: PyTorch splits names at dots."""
     return f"{what} {name}".replace(".", " ")
 
 
 def read_columns(model: nn.Module, inputs: Inputs) -> None:
-    """Makes every call of the model (training, scores, predictions, shards) read its columns through `ReadColumns`."""
+    """Makes every call of the model (training, scores, predictions, shards) read columns through `ReadColumns`."""
     if inputs.standard or inputs.embedded:
         model.standard = ReadColumns(inputs)
         model.register_forward_pre_hook(lambda called, batch: called.standard(*batch))
 
 
 def baselines_see(inputs: Inputs, choice: str, name: str = "") -> Callable[[Tensor], Tensor] | None:
-    """A function from rows of features to those that baselines read: standardised, without embedded categories. None: raw rows."""
+    """A function that maps rows of features to the rows that baselines read: standardised, without embedded categories. None: rows as stored."""
     columns = ReadColumns(inputs).requires_grad_(False)
     see_raw = choice == "no" and not inputs.embedded
     return None if see_raw else lambda x_nF: columns.rows(x_nF, name)[:, : x_nF.shape[1]]
 
 
 def coefficients(batch: TorchBatch | TypedEdges[Tensor]) -> Tensor | None:
-    """Factors of the messages: the sampler's coefficients if it also gives the degrees that divide sums (GraphSAINT does not), else edge weights."""
+    """Factors of the messages: the sampler's coefficients if it also gives the degrees that divide sums (GraphSAINT does not), otherwise edge weights."""
     return batch.edge_coefficient if batch.degree is not None else batch.edge_weight
 
 
 def graph_batch_graphs(batch: "TorchGraphBatch") -> Graphs:
-    """A batch of whole graphs."""
+    """Converts a batch of whole graphs."""
     return Graphs(
         node_ptr=batch.node_ptr,
         edge_index=batch.edge_index.long(),
@@ -291,7 +291,7 @@ def graph_batch_graphs(batch: "TorchGraphBatch") -> Graphs:
 
 
 class OverGraphs(nn.Module):
-    """A model over `Graphs` or `TypedGraphs` as a module for the trainer: batch in, predictions and penalty out."""
+    """A model over `Graphs` or `TypedGraphs` as a module for the trainer. Input: a batch. Output: predictions and penalty."""
 
     def __init__(
         self,
@@ -299,7 +299,7 @@ class OverGraphs(nn.Module):
         to_graphs: Callable[[Any], Graphs | ShardedGraph | TypedGraphs],
         predict: Callable[[nn.Module, Any, int], tuple[Tensor, Tensor | None]] | None = None,
     ) -> None:
-        """`predict` calls the model and also gives its penalty; see `with_penalty`."""
+        """`predict` calls the model and also returns the model's penalty; see `with_penalty`."""
         super().__init__()
         self.model = model
         self._to_graphs, self._predict = to_graphs, predict or plain
@@ -309,16 +309,16 @@ class OverGraphs(nn.Module):
 
     @property
     def head(self) -> nn.Module | None:
-        """The layer that reads the states of the predicted nodes or graphs; None: the model ends with states."""
+        """The layer whose inputs are the states of the predicted nodes or graphs; None: the model ends with states."""
         return getattr(getattr(self.model, "readout", self.model), "head", None)
 
     def predicted_rows(self, states: Tensor, batch: Any) -> Tensor:
-        """All states: the head of these models reads predicted nodes or graphs only."""
+        """Selects all states: the head of these models reads only the states of predicted nodes or graphs."""
         return states
 
 
 class OverPairs(OverGraphs):
-    """A model over `Graphs` that ends with states of nodes, and a head that scores the batch's pairs (`graphmill.models.ends.pair_head`)."""
+    """A model over `Graphs` that ends with states of nodes, followed by a head that scores the pairs of the batch (`graphmill.models.ends.pair_head`)."""
 
     def __init__(
         self, model: nn.Module, to_graphs: Callable[[Any], Any], predict: Callable[..., Any], width: int
@@ -337,19 +337,19 @@ class OverPairs(OverGraphs):
 
 
 def plain(model: nn.Module, graphs: Graphs | ShardedGraph | TypedGraphs, epoch: int) -> tuple[Tensor, None]:
-    """The predictions of a model without a penalty."""
+    """The predictions of a model that has no penalty."""
     return model(graphs, epoch=epoch), None
 
 
 def with_penalty(model: Any, graphs: Graphs | ShardedGraph | TypedGraphs, epoch: int) -> tuple[Tensor, Tensor | None]:
-    """Predictions and, in training, the model's penalty (Primphormer's KSVD loss)."""
+    """The predictions and, in training, the penalty of the model (Primphormer's KSVD loss)."""
     if not model.training:
         return model(graphs, epoch=epoch), None
     return model.forward_with_penalty(graphs, epoch=epoch)
 
 
 class GECOClassifier(nn.Module):
-    """GECO over a minibatch's subgraph or a rank's shard of the whole graph. Permanent ids fix the order of the global convolution."""
+    """GECO over the subgraph of a minibatch or over a rank's shard of the whole graph. Permanent ids fix the order of the global convolution."""
 
     def __init__(self, config: GECOConfig) -> None:
         super().__init__()
@@ -358,7 +358,7 @@ class GECOClassifier(nn.Module):
         self._adjacency = KeptEdges(_adjacency)
 
     def forward(self, batch: TorchBatch) -> Tensor:
-        """Logits [num_roots, num_classes]. With a shard this is a collective call."""
+        """Logits [num_roots, num_classes]. With a shard, all ranks must call this together."""
         if batch.shard is None:
             logits = self.model(batch.x, self._adjacency(batch), node_id_N=batch.node_id, epoch=batch.epoch)
         else:
@@ -369,11 +369,11 @@ class GECOClassifier(nn.Module):
 
     @property
     def head(self) -> nn.Module:
-        """The layer that reads the states of all the batch's nodes."""
+        """The layer whose inputs are the states of all nodes of the batch."""
         return self.model.head
 
     def predicted_rows(self, states: Tensor, batch: TorchBatch) -> Tensor:
-        """The roots' states [num_roots, width]."""
+        """The states of the roots [num_roots, width]."""
         return states[batch.root_index]
 
     def param_groups(self, learning_rate: float, weight_decay: float) -> list[dict[str, Any]]:

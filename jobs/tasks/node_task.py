@@ -23,11 +23,11 @@ from graphmill.storage.format.source import SPLIT_TRAIN, SPLITS, SourceInfo
 from graphmill.storage.format.statistics import TargetStatistics
 from graphmill.storage.graph import StoredGraph
 
-MOST_SHOWN = 5  # classes, or faults of splits, in a message
+MOST_SHOWN = 5  # most classes, or most faults of splits, in a message
 
 
 def num_extra_columns(config: RunConfig) -> int:
-    """Columns of a batch's nodes in addition to their stored features: embeddings and ages."""
+    """Number of columns that a batch's nodes have in addition to their stored features: embeddings and ages."""
     return config.embeddings.width + getattr(config.sampler.options, "recency_dim", 0)
 
 
@@ -37,7 +37,7 @@ def num_rows(manifest: Manifest, options: EmbeddingOptions) -> int:
 
 
 def edge_dims(data: Manifest | SourceInfo, config: RunConfig) -> tuple[int, ...]:
-    """Number of edge features of each relation; empty: the run does not read them. Raises ConfigError if it asks for them and the graph has none."""
+    """Number of edge features of each relation. Empty: the run does not read edge features. Raises ConfigError if the run reads them and the graph has none."""
     if not config.data.edge_features:
         return ()
     rows = data.edge_types.values() if isinstance(data, Manifest) else (data,)
@@ -54,7 +54,7 @@ def edge_dims(data: Manifest | SourceInfo, config: RunConfig) -> tuple[int, ...]
 
 
 def graph_inputs(data: Manifest | SourceInfo, config: RunConfig) -> Inputs:
-    """The inputs that the graph and the task give a model of nodes. Raises ConfigError as `edge_dims`."""
+    """The inputs that the graph and the task provide to a model of nodes. Raises ConfigError like `edge_dims`."""
     embedded = embedded_columns("", data.feature_columns)
     width = config.data.category_width if embedded else 0
     return Inputs(
@@ -103,7 +103,7 @@ def node_task(config: RunConfig, inputs: Inputs, manifest: Manifest) -> Task:
 
 
 def _given_weights(options: NodeAnswerOptions, manifest: Manifest) -> tuple[float, ...] | None:
-    """`--task.weights`, or None if it is empty. Raises ConfigError unless it has one number for each class or label."""
+    """`--task.weights`, or None if the option is empty. Raises ConfigError if its length differs from the number of classes or labels."""
     num_classes = manifest.num_classes or 0
     if options.weights and len(options.weights) != num_classes:
         raise ConfigError(
@@ -113,13 +113,13 @@ def _given_weights(options: NodeAnswerOptions, manifest: Manifest) -> tuple[floa
 
 
 def positive_weights(manifest: Manifest, split_set: int) -> tuple[float, ...]:
-    """`positive_balance` of the training nodes, a number for each label."""
+    """`positive_balance` of the training nodes, one number for each label."""
     labelled = manifest.measured.splits[split_set].num_labelled[SPLIT_TRAIN]
     return positive_balance(_training_counts(manifest, split_set), labelled)
 
 
 def positive_balance(count: np.ndarray, known: np.ndarray | int) -> tuple[float, ...]:
-    """(known - count) / count for each label, where `count` of `known` training targets are 1; 1.0 if all or none are."""
+    """For each label: (known - count) / count, if `count` of `known` training targets are 1. The result is 1.0 if all or none of the targets are 1."""
     weight = np.where((count > 0) & (count < known), (known - count) / np.maximum(count, 1), 1.0)
     return tuple(weight.tolist())
 
@@ -135,7 +135,7 @@ def _training_counts(manifest: Manifest, split_set: int) -> np.ndarray:
 
 
 def balanced(count: np.ndarray) -> tuple[float, ...]:
-    """targets / (classes · targets of the class) for each class; 1.0 for a class without targets."""
+    """For each class: targets / (classes · targets of the class); 1.0 for a class without targets."""
     weight = np.where(count > 0, count.sum() / (len(count) * np.maximum(count, 1)), 1.0)
     return tuple(weight.tolist())
 
@@ -164,13 +164,13 @@ _HAVE = {"class": "a class each", "answers": "several labels each", "value": "a 
 
 
 def fits_labels(manifest: Manifest, task: Component) -> bool:
-    """Whether the graph's labels fit the task. A user's own task takes any labels."""
+    """Whether the labels of the graph fit the task. A user's own task accepts any labels."""
     fitting_task = TASKS.get(manifest.label_kind or "")
     return fitting_task is not None if task.is_foreign else fitting_task == task.name
 
 
 def lacks_features(manifest: Manifest, width: int) -> bool:
-    """Whether the run needs features that the graph lacks. A type of a typed graph may have none, and so may a graph with embeddings (`width` > 0)."""
+    """Whether the run needs features and the graph has none. A type of a typed graph may have no features, and so may a graph with embeddings (`width` > 0)."""
     return not manifest.feature_dim + width and manifest.part is None
 
 
@@ -184,9 +184,9 @@ def check_features(graph: StoredGraph, width: int) -> None:
 
 
 def check_graph(graph: StoredGraph, split_set: int, task: Component, metric: str, num_roots: int, width: int) -> None:
-    """Raises ConfigError if the graph lacks the labels, features or splits that the task needs.
+    """Raises ConfigError if the task needs labels, features or splits that the graph does not have.
 
-    `num_roots`: least number of labelled nodes in the training split. `width`: of the embeddings; with embeddings a graph needs no features.
+    `num_roots`: least number of labelled nodes in the training split. `width`: width of the embeddings; a graph with embeddings needs no features.
     """
     manifest = graph.manifest
     if not fits_labels(manifest, task):
@@ -212,7 +212,7 @@ def check_graph(graph: StoredGraph, split_set: int, task: Component, metric: str
 
 
 def check_splits(manifest: Manifest, split_set: int, metric: str, num_roots: int) -> None:
-    """Raises ConfigError if a split cannot be trained on or scored."""
+    """Raises ConfigError if a split cannot be used for training or scoring."""
     split = manifest.measured.splits[split_set]
     for name, code in SPLITS.items():
         labelled, size = split.num_labelled[code], split.num_nodes[code]
@@ -238,7 +238,7 @@ def check_splits(manifest: Manifest, split_set: int, metric: str, num_roots: int
 
 
 def graph_lacks(manifest: Manifest, split_set: int) -> list[str]:
-    """Faults of a split set, each in a few words. Empty if labels are no classes, or too many classes for ingestion to count."""
+    """Faults of a split set, each in a few words. Empty if labels are not classes, or if ingestion did not count the classes because there are too many."""
     split = manifest.measured.splits[split_set] if split_set < manifest.num_split_sets else None
     if split is None or split.class_counts is None:
         return []
@@ -247,7 +247,7 @@ def graph_lacks(manifest: Manifest, split_set: int) -> list[str]:
 
 
 def split_faults(rows: Mapping[str, tuple[Any, int]], unit: str, names: Sequence[str]) -> list[str]:
-    """Faults of splits, each in a few words with its counts. `rows`: split -> (labels by class, labels in all). `names`: of the classes; empty: their numbers."""
+    """Faults of splits, each in a few words with its counts. `rows`: split -> (labels by class, all labels). `names`: of the classes; empty: indices."""
     lacks, (trained, num_trained) = [], rows["train"]
     for name, (counts, total) in rows.items():
         of_class = {i: f"{names[i] if names else i} ({n:,} of {total:,}" for i, n in enumerate(counts) if n}
