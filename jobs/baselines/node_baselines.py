@@ -133,7 +133,7 @@ def _mean_loss(prediction: torch.Tensor, y: torch.Tensor, task: Plain) -> torch.
 
 
 def _fit_linear(x: torch.Tensor, y: torch.Tensor, task: Plain, penalty: float) -> nn.Module:
-    """Logistic regression (multinomial, or binary for each label) or least squares, with an L2 penalty."""
+    """Fits a linear model with an L2 penalty: logistic regression (multinomial, or binary for each label) or least squares."""
     linear = zero_linear(x.shape[1], task.out_dim, torch.float32)
     minimise(linear, 50, lambda: _mean_loss(linear(x), y, task) + penalty * linear.weight.square().sum())
     return linear

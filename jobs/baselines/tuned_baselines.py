@@ -54,9 +54,9 @@ class Try:
 
 @cache
 def search() -> tuple[Mapping[str, Any], ...]:
-    """All configurations of the frozen search, in order."""
+    """All configurations of the frozen search, in the order of the search."""
     axes = yaml.safe_load((RECIPES / "baselines" / "search.yaml").read_text())
-    # The first option of the search varies fastest.
+    # The first list in search.yaml varies fastest.
     return tuple(
         {path: value for options in reversed(chosen) for path, value in options.items()}
         for chosen in itertools.product(*reversed(axes))

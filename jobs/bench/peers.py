@@ -22,7 +22,7 @@ class Rates(NamedTuple):
     edges_per_s: float  # millions
     edges_per_batch: float
     nodes_per_batch: float
-    cpu_ms: float  # CPU time of this process per batch, in the round with the least
+    cpu_ms: float  # CPU time of this process per batch, in the round with the lowest CPU time
 
 
 class Row(NamedTuple):
@@ -156,7 +156,7 @@ def pyg_subgraph_rows(
     yield Row(f"{name} ShaDowKHopSampler, depth 2, 10 neighbors", len(some) / seconds, "subgraphs/s", note)
 
     edge_index, calls = torch.stack([indices, torch.repeat_interleave(indptr.diff())]), []
-    for root in some[:3]:  # each call reads all edges twice
+    for root in some[:3]:  # each call reads all edges twice; three calls suffice
         start = time.perf_counter()
         subset, *_ = k_hop_subgraph(int(root), 2, edge_index, relabel_nodes=True, num_nodes=data.num_nodes)
         calls.append((time.perf_counter() - start, len(subset)))

@@ -45,15 +45,15 @@ class BenchConfig:
     nodes: int = 2_449_029
     """Nodes of the synthetic graph. The mean degree is 50, as in ogbn-products."""
     fanouts: tuple[int, ...] = (15, 10, 5)
-    """Neighbors per hop."""
+    """Neighbors to draw per hop."""
     batch_size: Count = 1024
-    """Roots per batch."""
+    """Number of roots per batch."""
     threads: tuple[Count, ...] = (1, 2)
     """Thread counts to time."""
     batches: Count = 20
-    """Batches per round."""
+    """Number of batches per round."""
     warmup: Size = 3
-    """Batches before the first round."""
+    """Number of warm-up batches before the first round."""
     rounds: Count = 3
     """Number of rounds; the best round counts."""
     partitions: Count = 4
@@ -69,7 +69,7 @@ class BenchConfig:
     sizes: tuple[int, ...] = ()
     """More graph sizes, to measure how the cost of a batch grows."""
     data_dir: Path = Path("data/bench")
-    """Directory of the graphs."""
+    """Directory in which the graphs are kept."""
     out: Path = Path("runs/bench-sampling")
     """Directory of the table."""
 

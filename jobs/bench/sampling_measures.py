@@ -123,7 +123,7 @@ class _Reads(NamedTuple):
     offset: np.ndarray
 
 
-_BLOCK = 4096  # edges of a block: all their ends are read first, then all their map entries
+_BLOCK = 4096  # edges of a block: first the neighbors of all edges are read, then their map entries
 _AHEAD = 32
 
 

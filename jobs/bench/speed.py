@@ -49,7 +49,7 @@ Subject = Literal[
 ]
 Level = Literal["attention", "layer", "model"]
 PAPER_NODES, PAPER_RATIO = 2**21, 169.0
-RESERVE = 1.15  # the free memory must be this many times the estimated memory of a size
+RESERVE = 1.15  # a size is measured only if the free memory is this many times its estimated memory
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class SpeedConfig:
     """Measure time and memory as graphs grow."""
 
     subjects: tuple[Subject, ...] = ("geco", "geco, plain", "primphormer", "performer", "softmax", "grit", "ppgt")
-    """Attentions to measure."""
+    """Attentions (subjects) to measure."""
     levels: tuple[Level, ...] = ("layer", "model")
     """The attention alone, one layer, or the whole model."""
     log2_from: int = 12
@@ -73,11 +73,11 @@ class SpeedConfig:
     width: Count = 128
     """Channels of a node's state."""
     heads: Count = 8
-    """Attention heads."""
+    """Number of attention heads."""
     layers: Count = 3
-    """Layers of the whole models."""
+    """Number of layers of the whole models."""
     order: Count = 2
-    """GECO's K."""
+    """Order K of GECO."""
     rounds: Count = 5
     """Number of rounds; if the budget is short, fewer rounds run, but at least one."""
     budget_s: Positive = 600.0
@@ -358,7 +358,7 @@ def plot(config: SpeedConfig, points: Sequence[Point], head: str, path: Path) ->
     axes.plot(sizes, [papers_ratio(n) for n in sizes], "--", label="N / log N")
     axes.plot([PAPER_NODES], [PAPER_RATIO], "o", label="paper, 169")
     axes.legend()
-    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "graphmill"}):  # text as text; equal plots, equal files
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "graphmill"}):  # SVG text stays text
         figure.savefig(path, metadata={"Date": None})
     return axes
 

@@ -33,8 +33,8 @@ from graphmill.models.primitives.propagation import Adjacency
 from graphmill.models.primphormer.attention import PrimalAttention
 from graphmill.models.primphormer.options import PrimalOptions
 
-IN_DIM, OUT_DIM = 100, 47  # of the head of the whole models, as for ogbn-products
-DROPOUT = 0.2  # of GRIT's and PPGT's attention
+IN_DIM, OUT_DIM = 100, 47  # input and output width of the whole models, as for ogbn-products
+DROPOUT = 0.2  # dropout rate of GRIT's and PPGT's attention
 
 
 @dataclass(frozen=True)
@@ -234,7 +234,7 @@ class Block(nn.Module):
 
 
 class Stack(nn.Module):
-    """Encoder, blocks, head."""
+    """A whole model: encoder, blocks, head."""
 
     def __init__(self, shape: Shape, make: Callable[[], nn.Module]) -> None:
         super().__init__()
@@ -301,10 +301,10 @@ MIXERS: dict[str, Callable[[Shape, Graphs], nn.Module]] = {
     "ppgt": lambda shape, batch: PpgtMixer(shape),
     "ppgt, plain": lambda shape, batch: PlainPpgt(PpgtMixer(shape).attend, batch),
 }
-# Exponents of N in time and memory, from which the next size is estimated (N log N counts as 1.1).
+# Exponents of N in time and memory. They give the estimate for the next size (N log N counts as exponent 1.1).
 TIME_POWER = {"softmax": 2.0, "grit": 2.0, "ppgt": 2.0}
 MEMORY_POWER = {"grit": 2.0, "ppgt": 2.0}
-# Largest number of float32 arrays of N·D (N²·D for subjects over pairs) in a pass of a layer, from which the first size is estimated.
+# Float32 arrays of N·D (N²·D for subjects over pairs) in a pass of a layer, at most. They give the estimate for the first size.
 FIRST_ARRAYS = {"geco": 24, "geco, plain": 48, "primphormer": 40, "performer": 60, "softmax": 30}
 FIRST_ARRAYS |= {"grit": 8, "grit, plain": 24, "ppgt": 8, "ppgt, plain": 24}
 
@@ -367,8 +367,8 @@ def floor_bytes(num_nodes: int, num_edges: int, width: int, order: int, *, backw
     Three passes need all nodes and therefore split the layer: the propagation (it may read any row), the transforms (they read the whole sequence of a
     channel), and the gradient of the propagation. The work between these passes is by row or by channel and can be fused. Counted in arrays of N·D numbers:
     forward: read X (1), write P and V (K+1); read them (K+1), write Y (1); read Y and X (2), write X'' (1): 2 K + 7.
-    Backward, from X, P and Y: read the gradient, Y and X (3), write the gradient of Y + X (1); read it and P (K+2), write P's (K+1);
-    read that, X and the residual's (K+3), write ÂX's and X's own part (2); read both (2), write X's (1): 3 K + 15.
+    Backward, from X, P and Y: read the output's gradient, Y and X (3), write grad(Y + X) (1); read grad(Y + X) and P (K+2), write grad(P) (K+1);
+    read grad(P), X and the residual's gradient (K+3), write grad(ÂX) and the direct part of grad(X) (2); read both (2), write grad(X) (1): 3 K + 15.
     Each direction reads the 4-byte source of every edge, and the row starts once. Filters come from few parameters and need no bytes.
     Gathers count each row once, as if the cache held all of X. Without reuse, gathers would read `gather_bytes` more.
     """
@@ -384,8 +384,9 @@ def gather_bytes(num_nodes: int, num_edges: int, width: int, item: int = 4) -> i
 def layer_flops(num_nodes: int, num_edges: int, width: int, order: int, features: int) -> float:
     """Floating-point operations of both passes of one GECO layer in Graphmill's code, recomputation included.
 
-    Products: the projection of 2 D to (K+1) D and the filters' spectra of I features (forward; again, and twice for gradients, in the backward
-    pass), the FFN's two D×D (forward, and twice). Transforms: 2.5 L log₂ L each, 5 K per channel and two per feature.
+    Products: the projection of 2 D to (K+1) D and the filters' spectra of I features (once in the forward pass; in the backward pass once again, and twice
+    for gradients); the FFN's two D×D products (once in the forward pass, twice in the backward pass). Transforms: 2.5 L log₂ L operations each; 5 K transforms
+    per channel and two per feature.
     """
     projection, ffn, spectra = 4 * width * width * (order + 1), 4 * width * width, 2 * order * width * features
     products = (4 * projection + 3 * ffn + 4 * spectra) * num_nodes

@@ -67,7 +67,7 @@ class Degrees:
 class BatchShape:
     """Counts of a batch, hop by hop: either the counts of a real batch or expected counts."""
 
-    asked: tuple[float, ...]  # nodes whose neighbors are drawn
+    asked: tuple[float, ...]  # nodes for which neighbors are drawn
     drawn: tuple[float, ...]  # neighbors drawn
     nodes: float  # distinct nodes of the batch
 
@@ -431,7 +431,7 @@ def check_points(points: Sequence[Point], rates: Rates, fitted: Sequence[Point] 
 
 @dataclass(frozen=True)
 class Workload:
-    """A graph and how to train on it."""
+    """A graph and the options of a training run on it."""
 
     name: str
     num_nodes: float

@@ -20,7 +20,7 @@ from graphmill.jobs.machine.memory_check import available_bytes
 
 Verdict = Literal["ok", "warn", "fail"]
 
-_LEAST_OPEN_FILES = 4096  # a local Ray with a few workers holds about a thousand
+_LEAST_OPEN_FILES = 4096  # a local Ray with a few workers opens about a thousand files
 _LEAST_DISK_BYTES = 2**30
 _LEAST_MEMORY_BYTES = 2 * 2**30
 _CLOCK_S = 2.0

@@ -39,7 +39,7 @@ class Plan:
     """The plan of a job under construction: its lines, and the errors with which the job would end. Create the plan before any batch is drawn."""
 
     def __init__(self, job: str, workers: int, object_store_gb: float, cluster: Resources | None = None) -> None:
-        """`cluster`: resources of the cluster that the run would join; None: it runs here."""
+        """`cluster`: resources of the cluster that the run would join; None: the run stays on this machine."""
         self.job, self.workers, self.object_store_gb, self.cluster = job, workers, object_store_gb, cluster
         self.micro_batches = workers  # of a step
         self.shared_bytes = 0  # rows that the workers of a host share, in bytes
@@ -260,7 +260,7 @@ def plan_run(job: str, config: RunConfig, look: Callable[[Plan, ResolvedRun, Res
 
 
 def _cluster(config: RunConfig) -> Resources | None:
-    """Resources of the cluster that the run would join; None: it joins none."""
+    """Resources of the cluster that the run would join; None: the run joins no cluster."""
     if known_resources(config.workers, config.ray) is not None:
         return None
     with ray_session(config.ray):

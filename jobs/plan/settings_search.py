@@ -183,7 +183,7 @@ def search_settings(setup: Setup, now: Settings, gigabits: float) -> list[Priced
 
 
 def _candidates(setup: Setup, now: Settings) -> Iterator[Settings]:
-    """All settings of the search."""
+    """Yields all settings of the search."""
     most = min(setup.most_workers, -(-setup.micro_batches // setup.hosts))
     workers = {now.workers}
     workers |= {min(setup.hosts * each, setup.micro_batches) for each in range(1, most + 1)}

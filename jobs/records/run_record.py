@@ -33,7 +33,7 @@ _WEIGHTS = "model.safetensors"
 
 @dataclass(frozen=True)
 class Partition:
-    """One part of a run's graph, as stored."""
+    """One partition of a run's graph, as stored."""
 
     nodes: int
     num_bytes: int
@@ -130,7 +130,7 @@ class Run:
 
     @cached_property
     def failure_log(self) -> str | None:
-        """Last line of failure.log."""
+        """The last line of failure.log."""
         lines = (_read(self.place, "failure.log") or "").strip().splitlines()
         return lines[-1][:500] if lines else None
 
@@ -186,7 +186,7 @@ class Run:
 
     @property
     def data_url(self) -> str:
-        """The graph or set that the run was trained on. A relative path counts from the folder where the run was started, if it exists there, else from here."""
+        """The graph or set that the run was trained on. A relative path counts from the folder where the run was started if it exists there, else from here."""
         url = str(self.summary["graphs" if self.is_graph_set else "graph"])
         there = Path(self.summary.get("started_in", ""), url)
         return str(there) if "://" not in url and there.exists() else url
@@ -250,7 +250,7 @@ class Run:
 
     @property
     def stopped_early(self) -> tuple[int, str] | None:
-        """(last epoch, reason), if the run stopped before its planned last epoch."""
+        """(last epoch, reason) if the run stopped before its planned last epoch."""
         early = _section(self.summary, "stopped_early")
         return (_whole(early["epoch"]), str(early["why"])) if {"epoch", "why"} <= early.keys() else None
 
@@ -264,7 +264,7 @@ class Run:
 
     @property
     def status(self) -> str:
-        """finished, failed, stopped (by Ctrl-C or SIGTERM), or "not finished" (still going or killed: the files are the same in both cases)."""
+        """Status of the run: finished, failed, stopped (by Ctrl-C or SIGTERM), or "not finished" (still going or killed: the files do not tell which)."""
         if self.failure is not None:
             return "stopped" if self.failure.startswith("interrupted (") else "failed"
         return "finished" if self.summary else "not finished"
@@ -424,7 +424,7 @@ def flat_text(values: Mapping[str, Any]) -> dict[str, str]:
 
 
 def setting_text(value: Any) -> str:
-    """A setting as text."""
+    """Formats a setting as text."""
     if value is None:
         return "none"
     if isinstance(value, bool):

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import fsspec
     from jinja2 import Environment
 
-_MARK, _HEAD = b'<meta name="generator" content="Graphmill"/>', 1 << 10  # the first _HEAD bytes of base.html.j2 have it
+_MARK, _HEAD = b'<meta name="generator" content="Graphmill"/>', 1 << 10  # a page has it at the top
 
 
 def render(template: str, **values: Any) -> str:

@@ -22,8 +22,8 @@ from graphmill.jobs.reporting.plot import Line, Plot
 _LOWER_IS_BETTER = ("mae", "rmse", "mse", "loss")
 _LONGEST_NAME = 24
 _MOST_CURVES = 30  # plots of scores; the table of epochs has all scores
-_MOST_ROWS = 200  # rows of a table of partitions or ranks
-_MOST_EPOCHS = 1000  # rows of the table of epochs
+_MOST_ROWS = 200  # most rows of a table of partitions or ranks
+_MOST_EPOCHS = 1000  # most rows of the table of epochs
 _MOST_CLASSES = 5  # with more classes, a table of the largest confusions replaces a column for each class
 _MOST_CONFUSIONS = 15
 _NOT_COMPARED = ("run.dir", "run.resume")  # differ in any two runs
@@ -160,7 +160,7 @@ def _epoch_cell(epoch: Mapping[str, float], name: str) -> str:
 
 
 def _score_label(run: Run, name: str) -> str:
-    """The name of a score as people read it."""
+    """The displayed name of a score."""
     return f"{name} (estimate)" if run.is_estimate else name
 
 
@@ -172,7 +172,7 @@ def _best(run: Run) -> tuple[float, float] | None:
 
 
 def _baselines(run: Run) -> dict[str, Mapping[str, Any]]:
-    """Baseline's name as people read it -> scores by split."""
+    """Displayed name of a baseline -> scores by split."""
     given = run.summary.get("baselines")
     pairs = given.items() if isinstance(given, Mapping) else ()
     return {str(BASELINE_NAMES.get(name, name)): scores for name, scores in pairs if isinstance(scores, Mapping)}

@@ -89,7 +89,7 @@ class WholeGraphData:
     def open(self) -> "OpenShard":
         """Raises ConfigError on all workers if the shards do not fit in memory, and FormatError if the graph is damaged."""
         nodes = self.nodes.open()
-        # After this, the process needs little memory except the shard: return freed blocks to the system for other workers.
+        # The shard's arrays are nearly all the memory of this process. Freed blocks return to the system: other workers on this machine can use them.
         return_freed_blocks()
         # A separate group, because DDP's calls run at the same time. A new group does not inherit the deadline.
         deadline = timedelta(seconds=COLLECTIVE_TIMEOUT_S)
@@ -130,7 +130,7 @@ class OpenShard:
         return self._nodes.near_middle()
 
     def check(self) -> None:
-        """Nothing to do: `open` copied the shard into memory."""
+        """Does nothing: `open` has already copied the shard into memory."""
 
     def traffic(self) -> np.ndarray | None:
         return self._nodes.traffic()

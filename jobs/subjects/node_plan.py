@@ -50,7 +50,7 @@ _SMALL = 5_000  # nodes; a batch with fewer nodes is tried whole
 
 
 def plan_nodes(plan: Plan, graph: NodeGraph, resolved: ResolvedRun, task: Task) -> None:
-    """Adds encoding, embeddings, splits, batches, memory and time."""
+    """Adds encoding, embeddings, splits, batches, memory and time to the plan."""
     baseline = resolved.config.baseline
     if left := unread(graph.manifest, resolved.config, resolved.inputs):
         plan.add("not read", left.partition(": ")[2])

@@ -244,7 +244,7 @@ class Prediction:
 
     @property
     def content_hash(self) -> str:
-        """Content hash of the data."""
+        """Content hash of the predicted data."""
         return str(self.subject.manifest.content_hash)
 
     @property
@@ -308,7 +308,7 @@ def open_prediction(run: "Run", options: "PredictConfig") -> Prediction:
 
 
 def checked(run: "Run", url: str, build: Callable[[], torch.nn.Module]) -> Callable[[], torch.nn.Module]:
-    """Returns `build` after one trial call. Raises ConfigError if the run's weights do not fit the model that `build` creates for this data."""
+    """Calls `build` once and returns it. Raises ConfigError if the run's weights do not fit the model that `build` creates for this data."""
     try:
         parse_weights(run.weights, run.weights_path, build())
     except (FormatError, ValueError) as error:

@@ -21,7 +21,7 @@ from graphmill.jobs.config.reader import Tree, UsageError, option_names, read_wo
 from graphmill.jobs.config.registry import Component, find_kind
 from graphmill.jobs.resolve.resolve import Facts, resolve
 
-_METRICS = {  # in addition to the task's metric
+_METRICS = {  # metrics in addition to the task's metric
     "classification": ("accuracy",),
     "regression": ("mae", "rmse", "r2"),
     "classes": ("accuracy",),
@@ -73,7 +73,7 @@ class SweepOptions:
     cpus: Count | None = None
     """Number of cores for all trials in total. The default is all cores of this machine."""
     trial_timeout_s: Positive = 86_400.0
-    """Longest time of a trial, in seconds."""
+    """Time limit of a trial, in seconds."""
     seed: int = 0
     """Seed of the draws."""
     out: str | None = None

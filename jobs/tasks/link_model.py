@@ -96,7 +96,7 @@ class LinkModel(nn.Module):
             relation = None if batch.link_relation is None else batch.link_relation[rows]
             scores = self.decoder.against(state_rD[batch.link_source[rows]], end_RD, relation)
             best = scores.masked_fill(~_allowed(scores, batch.known, rows), -torch.inf).topk(batch.top_k, dim=1)
-            is_link = best.values > -torch.inf  # False: the node has fewer than top_k allowed ends
+            is_link = best.values > -torch.inf  # False: the source has fewer than top_k allowed ends
             chosen = torch.where(is_link, ids[best.indices], -1)
             blocks.append(torch.cat([chosen.double(), torch.where(is_link, best.values, 0.0).double()], dim=1))
         return torch.cat(blocks)

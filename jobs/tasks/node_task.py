@@ -175,7 +175,7 @@ def lacks_features(manifest: Manifest, width: int) -> bool:
 
 
 def check_features(graph: StoredGraph, width: int) -> None:
-    """Raises ConfigError if `lacks_features`."""
+    """Raises ConfigError if `lacks_features` returns True."""
     if lacks_features(graph.manifest, width):
         raise ConfigError(
             f"{graph.url}: expected node features, the graph has none; train rows of its nodes (--embeddings.width 64), or ingest it with "
