@@ -75,7 +75,7 @@ class Result(NamedTuple):
 
 
 def models() -> "dict[str, Callable[[], nn.Module]]":
-    """Small versions of all models of molecules. TokenGT runs without eigenvectors, because a solver may return any basis of eigenvectors of equal eigenvalues."""
+    """Small versions of all models of molecules. TokenGT runs without eigenvectors: for equal eigenvalues, a solver may return any basis of eigenvectors."""
     from graphmill.jobs.bench.results import recipe_options
     from graphmill.models.geco.graphs import GECOGraphs
     from graphmill.models.gps.options import GPSOptions

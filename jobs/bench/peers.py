@@ -156,7 +156,7 @@ def pyg_subgraph_rows(
     yield Row(f"{name} ShaDowKHopSampler, depth 2, 10 neighbors", len(some) / seconds, "subgraphs/s", note)
 
     edge_index, calls = torch.stack([indices, torch.repeat_interleave(indptr.diff())]), []
-    for root in some[:3]:  # each call reads all edges twice; three calls suffice
+    for root in some[:3]:  # each call reads all edges twice: only three calls
         start = time.perf_counter()
         subset, *_ = k_hop_subgraph(int(root), 2, edge_index, relabel_nodes=True, num_nodes=data.num_nodes)
         calls.append((time.perf_counter() - start, len(subset)))

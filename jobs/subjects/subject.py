@@ -66,7 +66,7 @@ class Subject(Protocol):
     """The opened data of a run. The methods raise ConfigError if the run and the data do not fit."""
 
     entry: ClassVar[str] = "graph"
-    """Name of the data in a summary and in messages: graph or graphs."""
+    """Name of the data in a summary and in messages: "graph" or "graphs"."""
     spreads: ClassVar[bool] = False
     """True if runs may be graph-parallel."""
     has_relations: ClassVar[bool] = False

@@ -209,8 +209,8 @@ class ReadColumns(nn.Module):
     """Converts stored feature columns to the columns that a model reads.
 
     Standardised columns: (x - mean) / deviation in float64, and 0 if the deviation is 0. Means and deviations are buffers and are saved with the weights.
-    Embedded columns: each category has a trainable row. The column becomes 0, and the sum of the rows of the node's categories is appended to the features.
-    Row 0 is for empty and unknown categories and starts at 0.
+    Embedded columns: each category has a trainable row. The column becomes 0, and the sum of the rows of all categories of a node or edge is appended to its
+    features. Row 0 is for empty and unknown categories and starts at 0.
     """
 
     def __init__(self, inputs: Inputs) -> None:
