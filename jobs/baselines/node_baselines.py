@@ -73,7 +73,7 @@ def constant_prediction(y: torch.Tensor, task: Task) -> torch.Tensor:
 
 
 def split_scores(split: str, scores: Mapping[str, float], metric: str) -> dict[str, float]:
-    """Scores by name: the metric under the name `split`; with several targets also the metric of each target, as `split_metric_NAME`."""
+    """Scores by name: the metric under the name `split`. With several targets, also the metric of each target under the name `split_metric_NAME`."""
     prefix = f"{metric_of_one(metric)}_"
     return {split: scores[metric], **{f"{split}_{k}": score for k, score in scores.items() if k.startswith(prefix)}}
 

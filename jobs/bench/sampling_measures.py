@@ -33,7 +33,7 @@ from graphmill.storage.graph import Partition, StoredGraph, open_graph
 
 @dataclass(frozen=True)
 class Effort:
-    """How many batches and rounds to time."""
+    """Counts of the batches and rounds to time."""
 
     batches: int
     warmup: int
@@ -43,7 +43,7 @@ class Effort:
 class SamplerRate(NamedTuple):
     """Edges per second of a sampler."""
 
-    whole: float  # by wall clock, for the whole of `sample`
+    whole: float  # by wall clock, all of `sample`
     sampling: float  # drawing and relabelling, without fetching rows (permanent ids, labels, splits)
     edges_per_batch: float
     nodes_per_batch: float

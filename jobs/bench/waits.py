@@ -32,7 +32,7 @@ from graphmill.storage.graph import StoredGraph
 
 @dataclass(frozen=True)
 class Wait:
-    """How long one loop waited for batches."""
+    """The time that one loop waited for batches."""
 
     name: str
     wait_s: float

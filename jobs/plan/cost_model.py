@@ -166,7 +166,7 @@ def remote_traffic(traffic: Traffic, near_share: float, near_owners: float, owne
     return Traffic(traffic.sent * share, traffic.received * share, requests, traffic.rounds if requests else 0)
 
 
-DRAWN_BYTES = 12  # of each node of a batch that is drawn ahead: its id and its share of counts, sources and the plan
+DRAWN_BYTES = 12  # per node of a batch that is drawn ahead: its id, and its share of counts, sources and the plan
 JOINED = 16  # number of batches whose draws share requests (`graphmill.samplers.loading.scheduled_rows`)
 _EARLY = 1 / 16  # share of the room that is for rows fetched early, with an earlier batch
 
@@ -258,7 +258,7 @@ class Link:
     """The network connection of a host, with the same speed in both directions."""
 
     gigabits: float
-    latency_s: float = 100e-6  # of one round of requests, or of one hop in a ring; 50 µs in each direction
+    latency_s: float = 100e-6  # time of one round of requests, or of one hop in a ring; 50 µs in each direction
     share: float = 0.8  # share of the nominal rate that is reached
 
     @property

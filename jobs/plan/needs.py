@@ -1,4 +1,4 @@
-"""Estimates the rows of other hosts that a host's workers need, and how often, for any number of workers, from a few drawn batches.
+"""Estimates which rows of other hosts a host's workers need, and how often. The estimate comes from a few drawn batches and serves any number of workers.
 
 For a sample of the nodes, counts the batches that hold each node, separately for each position in a step. The counts give the probability that a batch holds
 a node, for any order of roots. The first batches choose the rows that the workers of a host share (`graphmill.cluster.serving.shared_rows`). The other

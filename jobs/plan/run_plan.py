@@ -46,7 +46,7 @@ class Plan:
         self.servers = 0  # partition servers. The system may take back the shared pages of their mapped files
         self.alone = False  # the run has one process, without Ray
         self.table_owners = 0  # number of processes that own the embedding table
-        self.table_bytes = 0  # of each owner: its rows, and its messages after a batch was tried
+        self.table_bytes = 0  # bytes of each owner: its rows and, after a batch was tried, its messages
         self._table_shape = 0, 0  # rows, their width
         self._message_bytes = 0
         self.parameters: int | None = None

@@ -29,7 +29,7 @@ class Tried:
     num_bytes: int  # of the largest batch
     draw_s: float  # processor time of one thread; other load affects it less than clock time
     step_s: float  # training: forward, backward and update; scoring: forward only
-    work_bytes: int  # of the largest step, without model and batch; scoring: with the batch and its drawing
+    work_bytes: int  # bytes of the largest step, without model and batch; scoring: with the batch and its drawing
 
 
 def mean_of(tried: Sequence[Tried], weights: Sequence[float] | None = None) -> Tried:

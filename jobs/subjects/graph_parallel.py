@@ -35,7 +35,7 @@ from graphmill.storage.format.manifest import Manifest
 class ShardMemory:
     """Estimated memory of a worker's shard."""
 
-    layers: tuple[ParallelConfig, ...]  # of the model; for a typed graph, also of the relational layers before it
+    layers: tuple[ParallelConfig, ...]  # the model's layers; for a typed graph also the relational layers before it
     num_nodes: int
     num_edges: int
     training: bool = True  # False: prediction, which keeps no arrays for a backward pass

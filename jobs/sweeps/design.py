@@ -51,7 +51,7 @@ class SweepOptions:
     trials: Count | None = None
     """Number of draws. Each draw runs with every combination of the grid and every seed."""
     search: Literal["tpe", "random"] = "tpe"
-    """How to draw. tpe draws near values with good scores (Optuna's TPE; the first ten draws are random). random draws without regard to scores."""
+    """How to draw. "tpe": near values with good scores (Optuna's TPE; the first ten draws are random). "random": without regard to scores."""
     seeds: tuple[int, ...] = ()
     """Training seeds (fit.seed). Each combination runs once with each seed; the table shows mean and standard deviation."""
     workers: tuple[int, ...] = ()

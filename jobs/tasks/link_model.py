@@ -29,7 +29,7 @@ class LinkModel(nn.Module):
         super().__init__()
         self.encoder, self.decoder = encoder, build_link_decoder(options, num_relations)
         self.head = nn.Identity()  # its inputs are the nodes' states, which `predict --embeddings` keeps
-        # How many numbers one score needs in memory when a node is scored against many nodes.
+        # Scoring a node against many nodes needs this many numbers in memory for each score.
         self._width = 1 if options.kind in ("dot", "distmult") else options.width
         if hasattr(encoder, "param_groups"):
             self.param_groups = self._param_groups
