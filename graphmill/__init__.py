@@ -14,7 +14,7 @@ from importlib import import_module
 from types import FunctionType
 from typing import Any
 
-# graphmill/__init__.pyi says the same to editors and mypy.
+# The names in graphmill/__init__.pyi, which editors and mypy read, are the same.
 _NAMES = {
     "open_graph": "graphmill.storage.graph:open_graph",
     "open_graphs": "graphmill.storage.graph_sets.graph_set:open_graphs",
@@ -38,9 +38,9 @@ _NAMES = {
 _PACKAGES = ("models", "samplers")
 __all__ = [*_NAMES, *_PACKAGES]  # noqa: PLE0604  # the names that help(graphmill) shows
 
-# The module whose main function `graphmill COMMAND` runs.
+# The module of each command: `graphmill COMMAND` runs the `main` of this module.
 COMMANDS = {
-    "train": "graphmill.jobs.train_nodes",  # or graphs, if the recipe says so
+    "train": "graphmill.jobs.train_nodes",  # train_graphs, if the recipe says so
     "train_nodes": "graphmill.jobs.train_nodes",
     "train_graphs": "graphmill.jobs.train_graphs",
     "train_links": "graphmill.jobs.train_links",
@@ -77,7 +77,7 @@ def __getattr__(name: str) -> Any:
 
 @cache
 def _python_call(call: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, whose errors name Python's words in place of flags."""
+    """Wraps a public function: its error messages name Python arguments instead of command-line flags."""
 
     @wraps(call)
     def called(*values: Any, **said: Any) -> Any:
@@ -99,7 +99,7 @@ def __dir__() -> list[str]:
 
 
 def _commands() -> str:
-    """Each command with the first line of its module, without importing it."""
+    """Usage text: each command with the first line of its module's docstring. Imports no command."""
     import ast
     from pathlib import Path
 
@@ -111,7 +111,7 @@ def _commands() -> str:
 
 
 def _versions() -> str:
-    """Versions of Graphmill and of the packages that a report of a defect should name."""
+    """Versions of Graphmill, Python and the packages that matter in a bug report."""
     from importlib.metadata import PackageNotFoundError, version
     from platform import platform, python_version
 
@@ -125,7 +125,7 @@ def _versions() -> str:
 
 
 def main() -> None:
-    """Runs `graphmill COMMAND …`, the same as `python jobs/COMMAND.py …`."""
+    """Runs `graphmill COMMAND …`. `python jobs/COMMAND.py …` does the same."""
     from graphmill.jobs.cli.exit_codes import run
 
     words = sys.argv[1:]
@@ -144,5 +144,5 @@ def main() -> None:
         usage = f"usage: graphmill COMMAND …, COMMAND one of {', '.join(COMMANDS)}"
         print(f"unknown command {words[0]}{perhaps}; {usage}", file=sys.stderr)
         sys.exit(2)
-    sys.argv = [f"graphmill {command}", *words[1:]]  # read by jobs/cli/typed_commands.py
+    sys.argv = [f"graphmill {command}", *words[1:]]  # jobs/cli/typed_commands.py reads argv[0]
     run(import_module(COMMANDS[command]).main)

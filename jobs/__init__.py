@@ -1,1 +1,1 @@
-"""Commands, one file each, over the rooms of this folder. Imports: cluster, samplers, storage, models, core."""
+"""Commands, one file each, and the packages that they use. Imports: cluster, samplers, storage, models, core."""

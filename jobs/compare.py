@@ -1,6 +1,7 @@
 """Compares two runs: `graphmill compare RUN OTHER` prints their scores and costs side by side, then each option and version that differs.
 
-An option that only one of the runs has says so. Paths of equal data do not count. `graphmill report RUN --compare OTHER` shows the curves.
+An option that only one run has is listed as such. Paths are not compared if their data is equal. `graphmill report RUN --compare OTHER` shows the curves of
+both runs.
 """
 
 from collections.abc import Mapping
@@ -15,7 +16,7 @@ from graphmill.jobs.runs import run_facts, text_table
 
 _COSTS = ("epochs", "workers", "device", "train_s", "wall_s", "nodes_per_s", "roots_per_s", "peak_bytes")
 _LACKS = "not an option of it"
-_OF_A_START = ("run.dir", "run.resume")  # which differ in any two runs
+_OF_A_START = ("run.dir", "run.resume")  # always different in two runs
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ def main() -> None:
 
 
 def facts(one: Run, other: Run) -> list[tuple[str, Any, Any]]:
-    """Scores, status and costs that either run has."""
+    """Scores, status and costs; a row for each value that at least one run has."""
     sides = [
         {**run_facts(each), **{name: each.summary[name] for name in _COSTS if name in each.summary}}
         for each in (one, other)
@@ -56,7 +57,7 @@ def facts(one: Run, other: Run) -> list[tuple[str, Any, Any]]:
 
 
 def differing_options(one: Run, other: Run) -> list[tuple[str, Any, Any]]:
-    """(option, value, other's value) for each option that differs, without the runs' directories and paths of equal data."""
+    """(option, value in `run`, value in `other`) for each option that differs. Run directories and paths of equal data are left out."""
     left, right = (
         flat({name: group for name, group in each.config.items() if name not in ("format", "resolved")})
         for each in (one, other)
@@ -67,7 +68,7 @@ def differing_options(one: Run, other: Run) -> list[tuple[str, Any, Any]]:
 
 
 def _data_hash(each: Run) -> object:
-    """The hash of the data's content; if it is not known, an object that equals no other."""
+    """Content hash of the data. If the hash is not known: an object that equals no other object."""
     return each.summary.get("graph_hash") or each.summary.get("graphs_hash") or object()
 
 

@@ -1,7 +1,7 @@
 """Prints a script that completes commands and options in a shell: `graphmill completion bash > ~/.local/share/bash-completion/completions/graphmill`.
 
-For zsh: `graphmill completion zsh > ~/.zfunc/_graphmill`, a folder of `fpath`. The script knows the commands, all their options, and the values of options
-with few values; it starts none of our processes as you type. Make it again after an update. Needs shtab (extra: completion).
+For zsh: `graphmill completion zsh > ~/.zfunc/_graphmill`, a folder of `fpath`. The script contains the commands, all their options, and the values of options
+with few values. Completion starts no Graphmill process. Create the script again after an update of Graphmill. Requires shtab (extra: completion).
 """
 
 import argparse
@@ -19,7 +19,7 @@ from graphmill.jobs.cli.exit_codes import run
 from graphmill.jobs.config.reader import parse
 from graphmill.jobs.config.short_help import HelpShown, Option
 
-_WITHOUT_HELP = ("bench",)  # its own commands have help
+_WITHOUT_HELP = ("bench",)  # the commands of this parser have help
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ def main() -> None:
 
 
 def command_parser() -> argparse.ArgumentParser:
-    """Our commands as an argparse parser."""
+    """Builds an argparse parser of all commands."""
     parser = argparse.ArgumentParser("graphmill")
     parser.add_argument("--version", action="store_true")
     commands = parser.add_subparsers()

@@ -1,1 +1,1 @@
-"""The end of a command, its output, and how a user types it again. Imports: storage, core."""
+"""Exit codes and output of commands, and commands as a user types them. Imports: storage, core."""

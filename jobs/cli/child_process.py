@@ -1,7 +1,7 @@
-"""The processes of a sweep, one for each trial: they end with all processes that they started, and say in one line why they failed.
+"""Runs the trials of a sweep as child processes, ends all processes that a trial started, and reports in one line why a trial failed.
 
-A process gets its own session, so that Ctrl-C comes to the sweep first, which then ends it in order. It also gets a tag in its environment, which its
-child processes inherit, so that the leftovers of a killed process are found.
+Each child process gets its own session. Ctrl-C therefore reaches only the sweep, which ends its children in order. Each child also gets a tag in its
+environment, which its own children inherit: the tag identifies processes that a killed child left behind.
 """
 
 import contextlib
@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import psutil
 
-_TAG = "GRAPHMILL_SWEEP"  # in the environment of a process and its children
-_LEAVE_TIMEOUT_S = 5.0  # for processes whose parent has ended, or that were killed
+_TAG = "GRAPHMILL_SWEEP"  # environment variable of a child process and its descendants
+_LEAVE_TIMEOUT_S = 5.0  # processes whose parent has ended or was killed
 
 
 def new_tag() -> str:
@@ -44,9 +44,9 @@ def cause_of(log: Path, status: int) -> str:
 
 
 def end_tagged(tag: str, timeout_s: float) -> None:
-    """Ends all processes whose tag begins with this tag, whatever their parents.
+    """Ends all processes whose tag begins with this tag, also processes whose parent has ended.
 
-    Sends SIGTERM, on which a run saves, stops its Ray and ends; then kills the processes that are left.
+    Sends SIGTERM first: a run then saves, stops its Ray and ends. Then kills the processes that are still alive.
     """
     import psutil
 
@@ -60,12 +60,12 @@ def end_tagged(tag: str, timeout_s: float) -> None:
     try:
         psutil.wait_procs(ended, timeout=timeout_s)
         psutil.wait_procs(tagged, timeout=_LEAVE_TIMEOUT_S)
-    finally:  # also if a second Ctrl-C ends the wait
+    finally:  # also if a second Ctrl-C interrupts the wait
         kill_tagged(tag)
 
 
 def kill_tagged(tag: str) -> None:
-    """Kills the leftovers of a killed child, such as raylets, which have their own sessions."""
+    """Kills processes that a killed child left behind, such as raylets, which have their own sessions."""
     import psutil
 
     left = _tagged(tag)

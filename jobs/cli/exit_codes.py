@@ -1,4 +1,4 @@
-"""The exit status of every job: 0; 1 and one clear line; 2 from the command line's parser; 130 after Ctrl-C; 141 if nobody reads the output; 143 after SIGTERM."""
+"""Exit status of every job. 0: success. 1: an error, printed as one line. 2: a wrong command line. 130: Ctrl-C. 141: nobody reads the output. 143: SIGTERM."""
 
 import contextlib
 import errno
@@ -16,22 +16,22 @@ from graphmill.jobs.cli.faults import faults_told
 from graphmill.jobs.cli.progress import quiet_where_asked
 from graphmill.storage.filesystem.mapped_files import why_changed
 
-# Ray prints a lost host's stack, a page, several times, and a line for each repeated request. The run itself says
-# which host it is. Ray reads this at its import; the user's value wins.
+# If a host is lost, Ray prints its stack, a page long, several times, and a line for each repeated request. The run itself
+# reports which host is lost. Ray reads this variable when it is imported. A value that the user has set is kept.
 _NOT_SHOWN = {
     "RAY_DEDUP_LOGS_SKIP_REGEX": "Raylet is terminated|has been marked dead because|There are infinite retries remaining"
 }
-# No defect of ours, wherever they are raised: a disk that fails or is full, a file server that is gone.
+# Errors of the disk or of a file server, not of Graphmill: a disk fails or is full, a file server does not answer.
 _OF_THE_DISK = (errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ESTALE)
 
 
 def run(main: Callable[[], int | None]) -> NoReturn:
     """Calls `main` and exits with its return value (None: 0).
 
-    A GraphmillError is printed as one line, `error: …`, and exits with 1, and so are a mapped file that fails (`graphmill.jobs.cli.faults`), a name that
-    is too long for a path, and a disk that fails or is full. Ctrl-C exits with 130. SIGTERM unwinds `main` as Ctrl-C does, so that temporary directories go,
-    and exits with 143. If the reader of the output has gone (`| head`), the process ends in silence with 141, unless it had another reason to end. Any other
-    exception is a defect and keeps its traceback.
+    A GraphmillError is printed as one line, `error: …`, and the status is 1. The same holds for a mapped file that fails (`graphmill.jobs.cli.faults`), a name
+    that is too long for a path, and a disk that fails or is full. Ctrl-C exits with 130. SIGTERM exits with 143; it unwinds `main` like Ctrl-C, which removes
+    temporary directories. If the reader of the output has ended (`| head`), the process prints nothing and exits with 141, unless another error ended it. Any
+    other exception is a bug and keeps its traceback.
     """
     for name, value in _NOT_SHOWN.items():
         os.environ.setdefault(name, value)
@@ -41,14 +41,14 @@ def run(main: Callable[[], int | None]) -> NoReturn:
         except GraphmillError as error:
             print(f"error: {error}", file=sys.stderr)
             code = 1
-            if isinstance(error, ClusterLostError):  # Ray would wait for the head as Python ends, and abort
+            if isinstance(error, ClusterLostError):  # else Ray waits for the head at exit, and aborts
                 _flush_or_drop(code)
                 sys.stderr.flush()
                 os._exit(code)
         except Terminated:
             code = 128 + signal.SIGTERM
         except KeyboardInterrupt as stop:
-            if not stop.args:  # else a run has said how to continue it
+            if not stop.args:  # otherwise the run has printed how to continue it
                 print("interrupted", file=sys.stderr)
             code = 128 + signal.SIGINT
         except BrokenPipeError:
@@ -56,7 +56,7 @@ def run(main: Callable[[], int | None]) -> NoReturn:
                 raise
             code = 128 + signal.SIGPIPE
         except Exception as error:
-            line = why_changed()  # an overwritten file's numbers may break any code that reads them
+            line = why_changed()  # wrong numbers in an overwritten file make any code fail that reads them
             if line is None and isinstance(error, OSError):
                 line = _of_a_path_or_disk(error)
             if line is None:
@@ -68,14 +68,14 @@ def run(main: Callable[[], int | None]) -> NoReturn:
 
 
 def _of_a_path_or_disk(error: OSError) -> str | None:
-    """The line for an error of a path's length or a disk; None for another error."""
+    """The message for an error of the disk or of a path that is too long; None for any other error."""
     if error.errno == errno.ENAMETOOLONG:
         return f"{quoted(error.filename)}: expected a path, got one with too long a name"
     return f"{error.filename or 'a file'}: {error.strerror}" if error.errno in _OF_THE_DISK else None
 
 
 def _flushed(main: Callable[[], int | None]) -> int | None:
-    """Calls `main` and flushes its output here, since an error during Python's end could no longer be caught."""
+    """Calls `main` and flushes the output here, because an error in the flush at Python's exit cannot be caught."""
     try:
         code = main()
     except SystemExit as end:
@@ -94,7 +94,7 @@ def _flush_or_drop(code: str | int | None) -> None:
 
 
 def _drop_unread() -> None:
-    """Sends the unflushed output to /dev/null if nobody reads it."""
+    """Sends the unflushed output to /dev/null if nobody reads the output."""
     if _is_unread(1):
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
@@ -108,8 +108,8 @@ def _is_unread(file: int) -> bool:
 
 @contextlib.contextmanager
 def _sigterm_unwinds() -> Iterator[None]:
-    """SIGTERM raises Terminated inside the block. A Ray session inside it does the same and then puts this handler back."""
-    # An installed handler stays, and so does a parent's choice to ignore the signal; other threads may install no handler.
+    """Inside the block, SIGTERM raises Terminated. A Ray session inside the block installs its own handler with the same effect and restores this one."""
+    # A handler that is already installed stays, and SIGTERM that the parent ignores stays ignored. Threads other than the main thread may not install handlers.
     if (
         threading.current_thread() is not threading.main_thread()
         or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL

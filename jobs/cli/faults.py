@@ -1,8 +1,9 @@
-"""Signals of a failing mapped file as one line: SIGBUS if a page of it is gone, SIGSEGV if changed bytes in it led a loop astray.
+"""Reports the signals of a failing mapped file as one line. SIGBUS: a page of the file no longer exists. SIGSEGV: changed bytes in the file sent a loop to a
+wrong address.
 
-Python's own handlers run only when the interrupted C code returns, which it never does. So the handler here is a C callback: it runs in the thread that
-faulted, names the file, lets a run write its last words, and ends the process with status 1. Nothing read from the file is used. If no file is the
-cause, the process dies by the signal, as without a handler.
+Python runs its own signal handlers only after the interrupted C code returns; after such a fault it never returns. The handler here is therefore a C callback.
+It runs in the thread that faulted, names the file, lets a run write its last record, and ends the process with status 1. No value that was read from the file
+is used. If no mapped file is the cause, the signal kills the process, as it would without a handler.
 """
 
 import contextlib
@@ -16,16 +17,16 @@ from collections.abc import Callable, Iterator
 from graphmill.core.errors import GraphmillError
 from graphmill.storage.filesystem.mapped_files import why_changed, why_unreadable
 
-_MOST_S = 60  # for the last words; then SIGALRM ends the process
+_MOST_S = 60  # time for the last record of the run; then SIGALRM ends the process
 _SA_SIGINFO = 4
-_CODE, _ADDRESS = 8, 16  # cause of the signal and address of the fault in siginfo_t
+_CODE, _ADDRESS = 8, 16  # cause of the signal and address of the fault, in siginfo_t
 _LAST_WORDS: list[Callable[[str], str]] = []
 _TELLING = threading.Lock()
 _Handler = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
 
 
 class _Action(ctypes.Structure):
-    """struct sigaction of Linux."""
+    """The struct sigaction of Linux."""
 
     _fields_ = (
         ("handler", ctypes.c_void_p),
@@ -37,7 +38,7 @@ class _Action(ctypes.Structure):
 
 @contextlib.contextmanager
 def last_words(say: Callable[[str], str]) -> Iterator[None]:
-    """Inside the block, a fault that ends the process calls `say` with its line; the returned text is added to the line."""
+    """Inside the block, a fault that ends the process calls `say` with the error line. The text that `say` returns is appended to the line."""
     _LAST_WORDS.append(say)
     try:
         yield
@@ -47,7 +48,7 @@ def last_words(say: Callable[[str], str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def faults_told() -> Iterator[None]:
-    """Inside the block, a fault of a mapped file ends the process with one line, `error: …`, and status 1. Linux only."""
+    """Inside the block, a fault of a mapped file prints one line, `error: …`, and ends the process with status 1. Linux only."""
     if sys.platform != "linux":
         yield
         return
@@ -61,14 +62,14 @@ def faults_told() -> Iterator[None]:
     def on_fault(signum: int, info: int, _: int) -> None:
         signal.alarm(_MOST_S)
         try:
-            with _TELLING:  # loader threads fault together: the first writes, the others wait for the end
+            with _TELLING:  # several loader threads may fault at once: the first thread reports, the other threads wait for the end of the process
                 address = ctypes.c_size_t.from_address(info + _ADDRESS).value
-                # Ray's handler, if installed later, passes the signal on without the address.
+                # If Ray installs its handler later, that handler passes the signal on without the address.
                 line = (why_unreadable(address) if signum == signal.SIGBUS else None) or why_changed()
                 if line is not None:
                     _end(line)
         finally:
-            put_back()  # the instruction faults again, and the process dies by the signal
+            put_back()  # the instruction faults again, and the signal kills the process
             if ctypes.c_int.from_address(info + _CODE).value <= 0:  # sent by a process, not by an instruction
                 signal.alarm(0)
                 signal.raise_signal(signum)
@@ -83,7 +84,7 @@ def faults_told() -> Iterator[None]:
 
 
 def _end(line: str) -> None:
-    _write(f"error: {GraphmillError(line)}")  # first: the next steps may wait for a lock, or for the failing disk
+    _write(f"error: {GraphmillError(line)}")  # first: later steps may wait for a lock or the failing disk
     try:
         for say in reversed(_LAST_WORDS):
             _write(say(line))

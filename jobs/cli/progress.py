@@ -1,6 +1,6 @@
-"""The output of long work: progress as a bar on a terminal, as one line in a notebook, else as a line every few seconds; with `--quiet` the result alone.
+"""Progress output: a bar on a terminal, one line in a notebook, otherwise a line every few seconds. With `--quiet` only the result is printed.
 
-Errors and warnings are printed on standard error in any case.
+Errors and warnings always go to standard error.
 """
 
 import os
@@ -15,19 +15,19 @@ from typing import Any, TextIO
 from graphmill.jobs.cli.typed_commands import program_name
 
 QUIET = "--quiet"
-# The commands that print more than their result.
+# Commands that print more than a result.
 _LONG = (
     *("train", "train_nodes", "train_graphs", "train_links", "products_geco", "pcqm4m_tokengt"),
     *("ingest", "encode", "predict", "sweep"),
 )
-_results: list[TextIO] = []  # streams of results while other output is dropped
+_results: list[TextIO] = []  # streams that print results while all other output is dropped
 _LINE_EVERY_S = 5.0
 _NOTEBOOK_EVERY_S = 0.5
-_WHOLE: "ContextVar[Progress | None]" = ContextVar("whole", default=None)  # that this thread's work is part of
+_WHOLE: "ContextVar[Progress | None]" = ContextVar("whole", default=None)  # the task of the enclosing `part`
 
 
 class Progress:
-    """One task's progress; `update` may be called from any thread."""
+    """Progress of one task. Any thread may call `update`."""
 
     def __init__(self, title: str, bar: Any = None, notebook: Any = None) -> None:
         self._bar, self._title, self._notebook = bar, title, notebook
@@ -40,7 +40,7 @@ class Progress:
         self._part = (0, 0, "")
 
     def update(self, done: float, total: float | None, note: str = "") -> None:
-        """Shows how far the task is, in its own units."""
+        """Shows how many units of the task are done."""
         number, parts, name = self._part
         if parts:
             note = f"configurations, {name}: {done:.0f}{'' if total is None else f'/{total:.0f}'} {note}"
@@ -61,12 +61,12 @@ class Progress:
                 self._notebook.update({"text/plain": line}, raw=True)
 
     def stage(self, name: str, done: float, total: float | None) -> None:
-        """`update` as ingestion, encoding and prediction call it. A total is a hint: some sources know their number of edges only roughly."""
+        """The form of `update` for ingestion, encoding and prediction. The total is a hint: the number of edges of a source may be an estimate."""
         self.update(done, None if total is None else max(done, total), name)
 
     @contextmanager
     def part(self, number: int, parts: int, name: str) -> Iterator[None]:
-        """Progress inside the block is shown as progress of part `number` of so many, from 0."""
+        """Inside the block, progress counts as progress of part `number` (from 0) of `parts`."""
         self._part = number, parts, name
         token = _WHOLE.set(self)
         try:
@@ -75,9 +75,9 @@ class Progress:
             _WHOLE.reset(token)
 
     def _left(self, done: float, total: float | None, now: float) -> str:
-        """The time left, at the mean rate so far."""
+        """The time left, estimated from the mean rate so far."""
         self._updates += 1
-        if self._updates <= 2:  # the first update announces the start, the second says where it is
+        if self._updates <= 2:  # the first update announces the start, the second gives the position
             self._first = done, now
         first_done, first_s = self._first
         if total is None or done <= first_done or done >= total:
@@ -91,7 +91,7 @@ def _is_notebook() -> bool:
 
 @contextmanager
 def quiet(*, keeps_results: bool = False) -> Iterator[None]:
-    """Drops what is printed on standard output in the block, except, with `keeps_results`, the output of `results`."""
+    """Drops standard output inside the block. With `keeps_results`, the output of `results` is kept."""
     with open(os.devnull, "w") as nothing:
         _results.append(sys.stdout if keeps_results else nothing)
         try:
@@ -103,7 +103,7 @@ def quiet(*, keeps_results: bool = False) -> Iterator[None]:
 
 @contextmanager
 def quiet_where_asked() -> Iterator[None]:
-    """Takes `--quiet` out of the command line; with it, the block prints its results alone."""
+    """Removes `--quiet` from the command line. If it was there, the block prints only its results."""
     is_asked = QUIET in sys.argv[1:]
     sys.argv = [word for word in sys.argv if word != QUIET]
     if (
@@ -117,14 +117,14 @@ def quiet_where_asked() -> Iterator[None]:
 
 @contextmanager
 def results() -> Iterator[None]:
-    """The output of the block is a result, which `--quiet` keeps."""
+    """Marks the output of the block as a result, which `--quiet` keeps."""
     with redirect_stdout(_results[-1] if _results else sys.stdout):
         yield
 
 
 @contextmanager
 def progress(title: str) -> Iterator[Progress]:
-    """A progress display for the length of the context; inside of a `part`, the whole's display."""
+    """A progress display that is closed at the end of the context. Inside a `part`: the display of the whole task."""
     if (whole := _WHOLE.get()) is not None:
         yield whole
     elif _is_notebook():

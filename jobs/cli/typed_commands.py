@@ -1,4 +1,4 @@
-"""Our commands as a user types them here: `python jobs/predict.py …`, `graphmill predict …` or, in a program or a notebook, `gm.predict(…)`."""
+"""Writes our commands like the user types them here: `python jobs/predict.py …`, `graphmill predict …` or, in a program or a notebook, `gm.predict(…)`."""
 
 import json
 import shlex
@@ -11,21 +11,21 @@ from pathlib import Path
 from typing import Any
 
 _JOBS = Path(__file__).resolve().parents[1]
-GRAPHMILL = "graphmill "  # beginning of argv[0] in a process of the console script
+GRAPHMILL = "graphmill "  # prefix of argv[0] if the console script started this process
 
 
 def program_name() -> str:
-    """The name of this process's command: `train_nodes`; from Python, its script's name."""
+    """The name of this process's command, such as `train_nodes`. In a Python program: the name of the script."""
     return Path(sys.argv[0].removeprefix(GRAPHMILL)).stem
 
 
 def is_command() -> bool:
-    """Whether this process is one of our commands, and no program or notebook that imports Graphmill."""
+    """Whether this process is one of our commands, not a program or notebook that imports Graphmill."""
     return sys.argv[0].startswith(GRAPHMILL) or Path(sys.argv[0]).resolve().parent == _JOBS
 
 
 def command_line(name: str, *words: str) -> str:
-    """The command, or the call from Python, that predicts, or that trains with these flags."""
+    """The prediction command, or the training command with these flags; in Python, the call."""
     script = Path(sys.argv[0])
     if not is_command() and words:
         call, options = ("predict", map(python_text, words)) if name == "predict" else ("train", _python_options(words))
@@ -36,7 +36,7 @@ def command_line(name: str, *words: str) -> str:
 
 
 def python_option(flag: str, value: Any) -> str:
-    """An option in Python's words: `fit={"epochs": 3}`, `resume="runs/a"`, `split=…` (`...`: the value is not known)."""
+    """An option as a Python argument: `fit={"epochs": 3}`, `resume="runs/a"`, `split=…`. `...` as the value: the value is not known."""
     if flag == "run.resume" and value != "auto":
         return f"resume={python_text(value)}"
     first, *others = flag.split(".")
@@ -46,7 +46,7 @@ def python_option(flag: str, value: Any) -> str:
 
 
 def python_text(value: Any) -> str:
-    """A value as Python writes it, with double quotes; `...` as …"""
+    """A value in Python syntax, strings in double quotes. `...` becomes `…`."""
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{python_text(name)}: {python_text(inner)}" for name, inner in value.items()) + "}"
     if isinstance(value, str):
@@ -65,7 +65,7 @@ def _python_options(words: Sequence[str]) -> list[str]:
 
 
 def _plain(word: str) -> Any:
-    """A command line's word as a number, None or text."""
+    """The value of a command-line word: a number, None or text."""
     for made in (int, float):
         with suppress(ValueError):
             return made(word)
@@ -73,7 +73,7 @@ def _plain(word: str) -> Any:
 
 
 def _here(program: str) -> str:
-    """A program of this environment, which need not be active in the shell."""
+    """The command that starts a program of this Python environment. The environment need not be active in the shell."""
     known = shutil.which(program)
     ours = Path(sys.executable).with_name(program)
     if known is not None and Path(known).parent == ours.parent:

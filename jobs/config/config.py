@@ -2,9 +2,9 @@
 
     RunConfig = data, model, sampler, task, evaluation, fit, loader, servers, workers, ray, run
 
-Each part is the configuration of its component, with the component's defaults. recipes/defaults holds a recipe for each model, which is what a bare
-command runs. Over it lie, in this order, a resumed run's values, a named recipe, and the flags. An option stays open if none of these names it
-and jobs/config/defaults.py has a rule for it; `graphmill.jobs.resolve.resolve` then chooses it for the graph.
+Each part is the options class of a component, with the defaults of that class. recipes/defaults has a recipe for each model; a command without options runs
+this recipe. Its values are overridden, in this order, by the values of a resumed run, a named recipe, and the flags. An option is open if none of the three
+sets it and jobs/config/defaults.py has a rule for it; `graphmill.jobs.resolve.resolve` then chooses its value for the graph.
 """
 
 import math
@@ -66,7 +66,7 @@ RECIPES = Path(__file__).resolve().parents[2] / "recipes"
 FORMAT = 2  # version of config.json
 AUTO = "auto"
 _COMPONENTS = ("model", "sampler", "task")
-# Options that may be import paths.
+# Options whose value may be an import path.
 _OWN_CODE = ("fit.optimizer", "fit.schedule", "fit.callbacks", "task.metric", "task.loss")
 _NO_STRANGERS = ("torch.optim:", "torch.optim.lr_scheduler:", "torch.nn:", "torch.nn.functional:")
 
@@ -76,37 +76,38 @@ class NodeDataOptions:
     """The graph."""
 
     path: str | None = None
-    """A prepared graph's path or fsspec URL, an OGB node set such as ogbn-products, or none: the embedded synthetic graph."""
+    """A prepared graph's path or fsspec URL, or an OGB node set such as ogbn-products. none: the embedded synthetic graph."""
     snapshot: int | None = None
     """Snapshot of the graph; none: the newest. A resumed run keeps its snapshot."""
     nodes: int = 20_000
     """Size of the embedded synthetic graph."""
     graph_seed: int = 0
-    """Seed of the embedded synthetic graph and of the partitioner; --fit.seed is the training's."""
+    """Seed of the embedded synthetic graph and of the partitioner. --fit.seed is the seed of the training."""
     partitions: int = 2
-    """Partitions of a graph that the run prepares itself."""
+    """Number of partitions of a graph that the run prepares."""
     partitioner: Literal["random", "range", "ldg", "metis"] = "ldg"
-    """Partitioner of a graph that the run prepares itself."""
+    """Partitioner of a graph that the run prepares."""
     folder: str = "data"
     """Folder of prepared graphs and of OGB's raw files."""
     directed: bool = False
-    """Keep the direction of an OGB set's edges (ogbn-arxiv); otherwise each edge gets its reverse, as in the literature."""
+    """Keep the direction of an OGB set's edges (ogbn-arxiv). Without this, the reverse of each edge is added, as in the literature."""
     split_set: Size = 0
     """Index of the train/valid/test split to use."""
     edge_features: bool = False
-    """The model reads the stored features of edges: every batch holds them."""
+    """Read the stored features of edges: every batch holds them, and the model uses them."""
     edge_weight: Literal["auto", "yes", "no"] = "auto"
-    """An edge of weight w counts as w parallel edges in the model's sums over neighbors and walks. auto: the model reads the graph's weights, unless
-    --sampler.scheme weight draws by them."""
+    """Use edge weights in the model: in sums over neighbors and in walks, an edge of weight w counts as w parallel edges. auto: yes if the graph has weights and
+        --sampler.scheme is not weight."""
     standardise: Literal["auto", "yes", "no"] = "auto"
-    """Standardise columns of node features by mean and deviation of the training rows, and with --data.edge_features columns of edge features by mean and
-    deviation of all edges. The model and the features-only baseline read them so. auto: columns whose scale is far from 1 (root mean square of the nonzero numbers above
-    10, or a hundredth of the other columns'; a mean 100 deviations from 0); yes: all columns."""
+    """Standardise columns of node features by mean and deviation of the training rows. With --data.edge_features, also columns of edge features, by mean and
+    deviation of all edges. The model and the features-only baseline read the standardised columns. yes: all columns. auto: only columns with a scale far
+    from 1. Such a column has a root mean square of its nonzero numbers above 10 or below a hundredth of that of the other columns, or its mean is 100
+    deviations from 0."""
     category_width: Count = 16
-    """Width of the trainable rows of categories, for columns that ingestion embedded (--edge-list.embedding-columns). A node's rows are added up and appended to
-    its features."""
+    """Width of the trained vectors of categories, for columns that ingestion embedded (--edge-list.embedding-columns). The vectors of a node are added up,
+    and the sum is appended to the features of the node."""
     links: LinkSplitOptions = field(default_factory=LinkSplitOptions)
-    """Held-out links of a graph that the run prepares itself."""
+    """Held-out links of a graph that the run prepares."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -118,7 +119,7 @@ class NodeDataOptions:
 
 @dataclass(frozen=True)
 class GraphSetOptions:
-    """The graphs."""
+    """The set of graphs."""
 
     path: str | None = None
     """A prepared set's path or fsspec URL, a CSV file of SMILES and target, or none: the embedded molecules."""
@@ -127,10 +128,10 @@ class GraphSetOptions:
     molecules: int = 4_000
     """Size of the embedded set."""
     standardise: Literal["auto", "yes", "no"] = "auto"
-    """Standardise columns of real numbers, of nodes and of edges, by mean and deviation of the training graphs. The model and the baseline read them so. auto:
-    columns of another scale, as for one graph's nodes; yes: all columns."""
+    """Standardise columns of real numbers, of nodes and of edges, by mean and deviation of the training graphs. The model and the baseline read the
+    standardised columns. yes: all columns. auto: columns with a scale far from 1, by the same rule as for the nodes of one graph."""
     folder: str = "data"
-    """Folder of the sets that the run prepares."""
+    """Folder of the sets that runs prepare."""
 
 
 @dataclass(frozen=True)
@@ -138,12 +139,12 @@ class NodeEvaluationOptions:
     """How splits are scored."""
 
     how: Literal["full", "sampled"] = "full"
-    """full: on the whole graph as one batch; sampled: through the sampler of the roots."""
+    """full: the whole graph is one batch; sampled: through the sampler of the roots."""
     chunks: Count = 1
-    """full: number of chunks, if the whole graph does not fit as one batch. Edges between chunks are left out: scores are estimates."""
+    """full: number of chunks, if the whole graph does not fit as one batch. Edges between chunks are left out, and scores are then estimates."""
     select_by: Literal["exact", "estimate"] = "exact"
-    """The score that chooses the kept weights. exact: the best validation score, or, if scores are estimates, the last epoch; estimate: the best
-    estimated validation score."""
+    """Score that selects the weights to keep. exact: the best validation score; if scores are estimates, the weights of the last epoch. estimate: the best
+        estimated validation score."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -154,19 +155,19 @@ class NodeEvaluationOptions:
 
     @property
     def estimate(self) -> str | None:
-        """Why scores are estimates; None: they are exact for what the sampler asks."""
+        """The reason why scores are estimates. None: scores are exact for the graph, or for the subgraphs that the sampler draws."""
         if self.how != "full" or self.chunks <= 1:
             return None
         return f"each split is scored in {self.chunks} chunks, without the edges between them (--evaluation.chunks)"
 
     @property
     def keeps_best(self) -> bool:
-        """Whether the weights of the best validation are kept, not the last epoch's."""
+        """Whether the run keeps the weights of the best validation, not of the last epoch."""
         return self.estimate is None or self.select_by == "estimate"
 
     @property
     def kept(self) -> str:
-        """The weights that a run with estimated scores keeps."""
+        """Which weights a run with estimated scores keeps."""
         if self.keeps_best:
             return "the epoch with the best estimate is kept (--evaluation.select_by estimate)"
         return "the last epoch is kept (--evaluation.select_by estimate keeps the one with the best estimate)"
@@ -182,7 +183,7 @@ class GraphEvaluationOptions:
     keeps_best = True
 
     def batches(self, options: Any) -> Any:
-        """The options of a split's sampler, from the training sampler's."""
+        """The sampler options for a split, made from the options of the training sampler."""
         return replace(options, max_graphs=self.max_graphs)
 
     def __post_init__(self) -> None:
@@ -191,12 +192,12 @@ class GraphEvaluationOptions:
 
 @dataclass(frozen=True)
 class BaselineOptions:
-    """Classic models that are trained in addition to the run, by their frozen recipes (recipes/baselines): nodes of one graph."""
+    """Baseline models that are trained in addition to the run, by their fixed recipes (recipes/baselines). Only for nodes of one graph."""
 
     models: tuple[Literal["gcn", "gat", "sage"], ...] = ()
-    """The models; the summary and the report show their scores next to the run's."""
+    """The baseline models. The summary and the report show their scores next to the run's scores."""
     configurations: int = 3
-    """Number of configurations of the recipe's search to try, of its 24 in their order; the best validation score counts."""
+    """Number of configurations to try from the search of the recipe, in order, of 24. The configuration with the best validation score counts."""
 
     def __post_init__(self) -> None:
         named, tries = self.models, self.configurations
@@ -211,24 +212,25 @@ class BaselineOptions:
 
 @dataclass(frozen=True)
 class RunOptions:
-    """The run's directory, and how it ends."""
+    """The run's directory, and what the run does at its end."""
 
     dir: str | None = None
-    """Directory of the run: a path that all nodes write, or a URL such as s3://bucket/runs/mine; the default is runs/<job>-<time>."""
+    """Directory of the run: a path that all nodes can write, or a URL such as s3://bucket/runs/mine. The default is runs/<job>-<time>."""
     resume: Literal["auto"] | str | None = None
     """Continue the run in this directory; its options are the defaults of the other options. auto: continue the run in --run.dir, or begin it there if there is
-    none, so that the same command may be started again and again."""
+        none. The same command can then be started again and again."""
     defaults: Literal["automatic", "recipe"] = "automatic"
-    """Values of options that nobody sets. automatic: chosen for the graph, each with its reason; recipe: the values of the model's default recipe. A recipe over
-    one of ours says recipe."""
+    """Values of options that the user does not set. automatic: chosen for the graph, each with a reason. recipe: the values of the model's default recipe.
+    Set recipe in a recipe of your own that extends one of ours."""
     parallel: Literal["data", "graph"] = "data"
-    """data: every worker has its own batches; graph: the whole graph is the one batch of an epoch, its nodes spread over the workers (geco, sage, gcn, gat, rsage)."""
+    """How workers share a batch. data: every worker has its own batches. graph: the whole graph is the only batch of an epoch, and its nodes are divided
+    among the workers (geco, sage, gcn, gat, rsage)."""
     require_baselines: bool = False
-    """Exit with status 1 if the final score does not beat every baseline; without this it is a warning. Needs exact scores, no estimates."""
+    """Exit with status 1 if the final score does not beat every baseline; without this it is a warning. Requires exact scores, not estimates."""
     track: tuple[Literal["mlflow", "wandb"], ...] = ()
-    """Send configuration, epochs and scores to these trackers too; each is an extra: pip install -e '.[mlflow]'."""
+    """Also send configuration, epochs and scores to these trackers. Each tracker is an extra: pip install -e '.[mlflow]'."""
     track_project: str = "graphmill"
-    """MLflow's experiment, W&B's project."""
+    """Experiment in MLflow, or project in W&B."""
 
 
 @dataclass(frozen=True)
@@ -238,7 +240,7 @@ class RunConfig:
     kind: str
     """nodes, graphs, or a user's own kind by its import path."""
     data: Any
-    """NodeDataOptions or GraphSetOptions, by `kind`, as is `evaluation`."""
+    """NodeDataOptions or GraphSetOptions, depending on `kind`. `evaluation` also depends on `kind`."""
     model: Component
     sampler: Component
     task: Component
@@ -253,10 +255,10 @@ class RunConfig:
     baseline: BaselineOptions = field(default_factory=BaselineOptions)
     run: RunOptions = field(default_factory=RunOptions)
     open: tuple[str, ...] = ()
-    """Options that the run chooses for its graph, by path; until then they have their classes' defaults."""
+    """Paths of the options that the run chooses for its graph. Until then they have the defaults of their classes."""
 
     def __repr__(self) -> str:
-        """The differences from the components' defaults, by group."""
+        """The options that differ from the components' defaults, by group."""
         words: list[str] = [self.kind]
         for group in _order(self.kind):
             part = getattr(self, group)
@@ -268,27 +270,27 @@ class RunConfig:
 
     @property
     def metric(self) -> str:
-        """The metric of the task; empty: a user's own task that does not say."""
+        """The metric of the task. Empty: a user's own task that names no metric."""
         return metric_name(str(getattr(self.task.options, "metric", "")))
 
     @property
     def links(self) -> LinksOptions | None:
-        """The options of links; None: the run predicts no links."""
+        """The options of a link task. None: the run predicts no links."""
         options = self.task.options
         return options if isinstance(options, LinksOptions) else None
 
     @property
     def node_type(self) -> str | None:
-        """The predicted type of a typed graph; None: its only type with labels."""
+        """The predicted node type of a typed graph. None: the only type with labels."""
         return getattr(self.task.options, "node_type", None)
 
     @property
     def target(self) -> str | None:
-        """The target that a task over many graphs names; None: all targets."""
+        """The target that a task over many graphs names. None: all targets."""
         return getattr(self.task.options, "target", None)
 
     def tree(self) -> Tree:
-        """Plain values, from which `read_config` makes an equal value."""
+        """Plain values. `read_config` makes an equal configuration from them."""
         parts = {name: to_tree(getattr(self, name)) for name in group_classes(self.kind)}
         tree = {"kind": self.kind} | {
             name: parts[name] if name in parts else self._component(name) for name in _order(self.kind)
@@ -317,7 +319,8 @@ class RunConfig:
         return values
 
     def diff(self, other: "RunConfig") -> dict[str, tuple[Any, Any]]:
-        """(value here, value there) of each option that differs, by its path; "auto": the run chooses it; None: this configuration has no such option."""
+        """(value in this configuration, value in `other`) for each option that differs, by path. "auto": the run chooses the value. None: the configuration
+        has no such option."""
         here, there = (
             config.options() | {"kind": config.kind} | dict.fromkeys(config.open, AUTO) for config in (self, other)
         )
@@ -329,7 +332,7 @@ class RunConfig:
         return {"name": component.name, **to_tree(component.options)}
 
     def changed(self, *flags: tuple[str, Any]) -> "RunConfig":
-        """The configuration with other values by their paths: `changed(("fit.epochs", 3))`."""
+        """A copy of the configuration with other values, by path: `changed(("fit.epochs", 3))`."""
         tree = self.tree()
         for path, value in flags:
             tree = lay_over(tree, nested(path, value))
@@ -337,7 +340,7 @@ class RunConfig:
 
 
 def group_classes(kind: str) -> dict[str, type]:
-    """The groups of options that are no components, with their classes."""
+    """The groups of options that are not components, with their classes."""
     row = find_kind(kind)
     parts: dict[str, Any] = {
         part.name: part.default_factory for part in fields(RunConfig) if part.name not in row.without
@@ -349,7 +352,7 @@ def group_classes(kind: str) -> dict[str, type]:
 
 @cache
 def training_flags() -> Mapping[str, Any]:
-    """The flags of training with all our components, and of the groups, each with its type."""
+    """All training flags, each with its type: the flags of the groups and of all our components."""
     flags: dict[str, Any] = {"kind": str, "allow_import": bool}
     for kind, row in KINDS.items():
         for group, options in group_classes(kind).items():
@@ -368,9 +371,9 @@ def _order(kind: str) -> tuple[str, ...]:
 
 
 def read_config(tree: Mapping[str, Any]) -> RunConfig:
-    """The configuration of a whole tree, which names every component.
+    """The configuration from a complete tree, which names every component.
 
-    Raises UsageError for unknown names and values of another type, ConfigError for what a component refuses or cannot be imported.
+    Raises UsageError for unknown names and values of a wrong type. Raises ConfigError if a component refuses a value or cannot be imported.
     """
     try:
         return _read(dict(tree))
@@ -409,7 +412,7 @@ def _read(tree: Tree) -> RunConfig:
 
 
 def _is_automatic(tree: Mapping[str, Any]) -> bool:
-    """Whether unset options are chosen for the graph. There are no rules for links."""
+    """Whether the run chooses unset options for the graph. There are no rules for links."""
     if _split(tree.get("task", {}))[0] == "links":
         return False
     said = tree.get("run")
@@ -424,7 +427,7 @@ def _is_automatic(tree: Mapping[str, Any]) -> bool:
 def _take_open(
     rules: Iterable[str], group: str, options_type: type, tree: Tree, *, is_automatic: bool
 ) -> tuple[Tree, set[str]]:
-    """(the group's tree without its open options, the open options): options with a rule that are set to auto, or not set."""
+    """(the group's tree without its open options, the open options). An option is open if it has a rule and is not set or set to auto."""
     left_open, known = set(), leaves(options_type)
     for path in rules:
         inner = path.removeprefix(f"{group}.")
@@ -438,7 +441,8 @@ def _take_open(
 
 
 def _build_open(options_type: type, said: Tree, path: str, given: Mapping[str, Any], left_open: Collection[str]) -> Any:
-    """The options of a component. If the set options contradict the defaults of the open ones, the open ones get other values until they are chosen."""
+    """The options of a component. If the set options contradict the defaults of the open options, the open options get temporary values until they are
+    chosen."""
     try:
         return build(options_type, said, path, given)
     except UsageError:
@@ -457,7 +461,7 @@ def _build_open(options_type: type, said: Tree, path: str, given: Mapping[str, A
 
 
 def _until_chosen(options_type: type, said: Tree) -> list[Tree]:
-    """Values by their paths: a width that fits the heads of the tree, and values that fit any local block."""
+    """Temporary values by path: a width that is a multiple of the heads in the tree, and values that work with any local block."""
     heads, known = 64, leaves(options_type)
     for name in ("num_heads", "local.num_heads"):
         value = take(options_type, said, name)[0] if name in known else MISSING
@@ -466,7 +470,7 @@ def _until_chosen(options_type: type, said: Tree) -> list[Tree]:
 
 
 def nested(path: str, value: Any) -> Tree:
-    """The tree that sets the option with this path."""
+    """A tree that sets only the option with this path."""
     for name in reversed(path.split(".")):
         value = {name: value}
     return value
@@ -480,7 +484,7 @@ def _kind(value: Any) -> str:
 
 
 def _split(value: Any) -> tuple[str | None, Tree]:
-    """(name, options) of a component's part of a tree."""
+    """(name, options) from a component's part of a tree."""
     tree = dict(value) if isinstance(value, Mapping) else {HEAD: value}
     name = [None, *(tree.pop(key) for key in [*tree] if key in (HEAD, "name"))][-1]  # the last word counts
     if isinstance(name, Words):
@@ -493,7 +497,7 @@ def _split(value: Any) -> tuple[str | None, Tree]:
 
 
 def _all_flags(kind: str, names: Mapping[str, str]) -> dict[str, str]:
-    """Every flag of training with its owner, which is empty if a run of this kind with components of these names has the flag."""
+    """All training flags, each with its owner. The owner is empty if a run of this kind with these components has the flag."""
     here: list[str] = []
     owners: dict[str, list[str]] = {}
     elsewhere: dict[str, str] = {}
@@ -518,7 +522,7 @@ def _all_flags(kind: str, names: Mapping[str, str]) -> dict[str, str]:
 
 
 def lay_over(under: Mapping[str, Any], over: Mapping[str, Any]) -> Tree:
-    """`under` with the values of `over`; another model, sampler or task drops the options of the former."""
+    """`under`, overridden by the values of `over`. If `over` names another model, sampler or task, the former component's options are dropped."""
     under = dict(under)
     for group in _COMPONENTS:
         name = _split(over[group])[0] if group in over else None
@@ -533,8 +537,8 @@ _STEPS = {"epochs": "steps", "warmup_epochs": "warmup_steps"}  # each replaces t
 
 
 def _say_over(recipe: Mapping[str, Any], said: Mapping[str, Any]) -> Tree:
-    """A recipe with the values of another layer over it; epochs in that layer drop the recipe's steps, also of the warm-up. Raises ConfigError for flags that
-    set both."""
+    """A recipe, overridden by the values of another layer. If the layer sets epochs, the recipe's steps are dropped, also the warm-up's. Raises ConfigError
+    if the flags set both epochs and steps."""
     fit = said.get("fit")
     if isinstance(fit, Mapping):
         for epochs, steps in _STEPS.items():
@@ -549,7 +553,7 @@ def _say_over(recipe: Mapping[str, Any], said: Mapping[str, Any]) -> Tree:
 
 
 def config_tree(kind: str, *layers: Mapping[str, Any]) -> Tree:
-    """The layers over the default recipe of the model that they name."""
+    """The layers, laid over the default recipe of the model that they name."""
     said: Tree = {}
     for layer in layers:
         said = _say_over(said, layer)
@@ -557,20 +561,20 @@ def config_tree(kind: str, *layers: Mapping[str, Any]) -> Tree:
     row = find_kind(kind)
     first = {group: next(iter(row.table(group)), "") for group in _COMPONENTS}
     name = _split(said.get("model", {}))[0] or first["model"]
-    # A user's own model gets the options of the first model.
+    # A user's own model starts from the options of the first model of the table.
     known = name if name in row.models else first["model"]
     tree = dict(_recipe(f"defaults/{kind}-{known}.yaml")) if kind in KINDS else {**first}
     if name not in row.models:
         tree.pop("model", None)
     if _is_automatic(said):
         tree = without(rule_paths(kind, name), lay_over(tree, {"run": {"defaults": "automatic"}}))
-    if any(option == "task.loss" for option, _ in own_code(said)):  # which does not read the weights of ours
+    if any(option == "task.loss" for option, _ in own_code(said)):  # a user's own model does not read the weights
         tree = without([f"task.{name}" for name in ("label_smoothing", "class_weights", "weights")], tree)
     return lay_over(tree, {"kind": kind, **said})
 
 
 def without(paths: Collection[str], tree: Mapping[str, Any], under: str = "") -> Tree:
-    """A recipe's tree without the options of these paths."""
+    """A recipe's tree without the options at these paths."""
     return {
         name: without(paths, value, f"{under}{name}.") if isinstance(value, Mapping) else value
         for name, value in tree.items()
@@ -584,7 +588,7 @@ def _recipe(name: str) -> Tree:
 
 
 def read_recipe(path: str, *, allow_import: bool = False) -> Tree:
-    """A recipe's tree, laid over the recipe that its entry `base` names. Raises ConfigError for a file that is no recipe, and as `check_code`."""
+    """A recipe's tree, laid over the recipe that its entry `base` names. Raises ConfigError for a file that is not a recipe, and like `check_code`."""
     from graphmill.core.files.plain_yaml import read_yaml
 
     trees: dict[Path, Tree] = {}
@@ -592,7 +596,7 @@ def read_recipe(path: str, *, allow_import: bool = False) -> Tree:
     while base or not trees:
         if not isinstance(base, str) or (file := _recipe_file(base)) in trees:
             raise ConfigError(f"{path}: base: expected another recipe's path, got {quoted(base)}")
-        if os.path.isdir(file):  # False for a name that is too long
+        if os.path.isdir(file):  # False if the name is too long
             raise ConfigError(
                 f"{base}: expected a recipe file, got a folder; name a stored graph with --data, store other data first (graphmill ingest)"
             )
@@ -617,7 +621,7 @@ def _recipe_file(path: str) -> Path:
 
 
 def own_code(tree: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """(option, import path) of all user code that a tree names."""
+    """(option, import path) of each user-defined component that a tree names."""
     named: list[tuple[str, Any]] = [(group, _split(tree.get(group, {}))[0]) for group in ("kind", *_COMPONENTS)]
     for path in _OWN_CODE:
         group, _, name = path.partition(".")
@@ -629,8 +633,8 @@ def own_code(tree: Mapping[str, Any]) -> list[tuple[str, str]]:
 def check_code(
     tree: Tree, where: str, *, allow_import: bool, is_run: bool = False, known: Collection[str] = ()
 ) -> None:
-    """Raises ConfigError if a tree names a stranger's code and nobody allowed its import: in a run, or in a recipe outside the working folder or of another
-    user. `known`: code that the user has named."""
+    """Raises ConfigError if a tree names code that may not be imported. The user must allow the code of a run, and of a recipe that lies outside the working
+    folder or belongs to another user. `known`: code that the user has named."""
     for group, name in own_code(tree):
         if allow_import or name in known or name in GIVEN_HERE or name.startswith((f"{OBJECTS}:", *_NO_STRANGERS)):
             continue
@@ -641,14 +645,14 @@ def check_code(
 
 
 def _is_own(recipe: Path) -> bool:
-    """Whether a recipe belongs to this user or root, and lies in the working folder, which is not the file system's root."""
+    """Whether a recipe belongs to this user or root and lies in the working folder. The working folder must not be the root of the file system."""
     here = Path.cwd().resolve()
     return recipe.stat().st_uid in (0, os.geteuid()) and len(here.parts) > 1 and recipe.is_relative_to(here)
 
 
 def saved_tree(run: str, advice: str, *, allow_import: bool = False, known: Collection[str] = ()) -> Tree:
-    """The tree saved with a run. Raises FormatError if there is none, or one of another version; ConfigError if it names user code and `allow_import` is not
-    set."""
+    """The tree saved with a run. Raises FormatError if there is no tree or its version is another. Raises ConfigError if the tree names user code and
+    `allow_import` is not set."""
     tree = saved_by(run, advice)
     if tree.get("format") != FORMAT:
         raise FormatError(
@@ -660,7 +664,7 @@ def saved_tree(run: str, advice: str, *, allow_import: bool = False, known: Coll
 
 
 def _with_micro_batches(tree: Tree) -> Tree:
-    """The tree with `fit.micro_batches`; a run of 0.2 has the number of batches of each worker in its place."""
+    """The tree with `fit.micro_batches`. A run of version 0.2 stored the number of batches of each worker instead."""
     fit, workers = dict(tree.get("fit", {})), tree.get("resolved", {}).get("workers", {}).get("num_workers")
     each = fit.pop("accumulate", None)
     if each is None or workers is None or "fit" not in tree:
@@ -670,8 +674,8 @@ def _with_micro_batches(tree: Tree) -> Tree:
 
 
 def _without_old_servers(tree: Tree, run: str) -> Tree:
-    """The tree without two options of a 0.2 run's servers. The bytes of kept rows are now an option of the loader. The features' type on the wire is now the
-    stored type."""
+    """The tree of a run of version 0.2 without two options of the servers. The byte limit of cached rows is now an option of the loader. Features are now
+    sent in their stored type."""
     if "servers" not in tree:
         return tree
     servers = dict(tree["servers"])
@@ -686,13 +690,13 @@ def _without_old_servers(tree: Tree, run: str) -> Tree:
 
 
 def read_saved(run: str, advice: str, *, allow_import: bool = False, known: Collection[str] = ()) -> RunConfig:
-    """The configuration of a run's directory. Raises FormatError for another directory, ConfigError as `saved_tree`."""
+    """The configuration of the run in this directory. Raises FormatError for a directory that holds no run, ConfigError like `saved_tree`."""
     try:
         saved = saved_tree(run, advice, allow_import=allow_import, known=known)
         tree = {name: value for name, value in saved.items() if name != "resolved"}
-        if _split(tree.get("task", {}))[0] == "links":  # of 0.2, which ignored them
+        if _split(tree.get("task", {}))[0] == "links":  # options of version 0.2, which ignored them
             tree = without(["fit.steps"], tree)
-        # A run chooses once: an option that only a newer version would choose has the recipe's value.
+        # A run chooses its options once. An option that only a newer version would choose keeps the value of the recipe.
         config = read_config(config_tree("nodes", tree, {"run": {"defaults": "recipe"}}))
         defaults = tree.get("run", {}).get("defaults", "recipe")
         return replace(config, run=replace(config.run, defaults=defaults))
@@ -701,7 +705,7 @@ def read_saved(run: str, advice: str, *, allow_import: bool = False, known: Coll
 
 
 def config_options(config: RunConfig) -> list[Option]:
-    """Every option of this run, by group below the group's heading, with the run's values as the defaults."""
+    """Help of every option of this run, under the heading of its group. The defaults are the run's values."""
     options: list[Option] = []
     for group in _order(config.kind):
         value = getattr(config, group)
