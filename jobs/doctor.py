@@ -1,12 +1,12 @@
 """Checks before a run whether this machine, or this cluster, is fit for it.
 
-    python jobs/doctor.py                                          this machine, and that a local Ray starts and answers
-    python jobs/doctor.py --graph graphs/products                  and every checksum of a stored graph, or set of graphs
-    python jobs/doctor.py --ray.address auto --graph s3://b/g      and all nodes of a cluster: versions, clocks, the graph
-    python jobs/doctor.py --store s3://bucket/runs                 and that this URL can be written
+    python jobs/doctor.py                                          this machine, and whether a local Ray starts and answers
+    python jobs/doctor.py --graph graphs/products                  also every checksum of a stored graph or set of graphs
+    python jobs/doctor.py --ray.address auto --graph s3://b/g      also all nodes of a cluster: versions, clocks, the graph
+    python jobs/doctor.py --store s3://bucket/runs                 also whether this URL can be written
 
-One line per check: ok, warn (it will run, but slower or at a risk) or fail, and what to do. Exit status 0 unless a check fails.
-Takes as long as Ray to start, and the time to read the graph once (--quick does not read it). Nothing is changed or left behind.
+Prints one line per check: ok, warn (a run works, but slower or at a risk) or fail, and what to do. Exit status 0 unless a check fails. Duration: the start of
+Ray plus one read of the graph (--quick skips the read). Changes nothing and leaves no files.
 """
 
 import sys
@@ -29,14 +29,14 @@ _CLOCK_S = 1.0
 
 @dataclass(frozen=True)
 class RayCheckOptions:
-    """The Ray that a job would use."""
+    """The Ray session that a job would use."""
 
     check: bool = True
-    """Start Ray, or connect to it."""
+    """Start Ray, or connect to a running Ray."""
     address: str | None = None
-    """A running Ray cluster (host:port or auto); the default starts a local Ray and stops it again."""
+    """A running Ray cluster (host:port or auto). The default starts a local Ray and stops it again."""
     object_store_gb: float = SessionOptions.object_store_gb
-    """Object store of a local Ray, as for a job."""
+    """Size of the object store of a local Ray, as for a job."""
 
     def __post_init__(self) -> None:
         SessionOptions(self.address, object_store_gb=self.object_store_gb)  # checks them
@@ -47,15 +47,15 @@ class DoctorConfig:
     """Check a machine or a cluster before a run."""
 
     graph: str | None = None
-    """A stored graph or set of graphs, to open and to check every checksum of."""
+    """A stored graph or set of graphs to open; every checksum is verified."""
     quick: bool = False
     """Open the graph, but do not read all of it."""
     store: str | None = None
-    """A URL or folder that must take files, such as where predictions go."""
+    """A URL or folder to check for write access, such as the folder of predictions."""
     run_dir: Path = Path("runs")
     """Folder of runs."""
     timeout_s: Positive = 60.0
-    """Longest wait for the answers of all nodes of the cluster."""
+    """Maximum wait for the answers of all nodes of the cluster."""
     ray: RayCheckOptions = field(default_factory=RayCheckOptions)
 
     def __post_init__(self) -> None:
@@ -63,7 +63,7 @@ class DoctorConfig:
 
 
 def check_all(config: DoctorConfig) -> "Iterator[Finding]":
-    """Every finding as soon as it is known."""
+    """Yields each finding as soon as it is known."""
     from graphmill.jobs.plan import machine_checks as machine
 
     yield from machine.check_versions()
@@ -83,7 +83,7 @@ def check_all(config: DoctorConfig) -> "Iterator[Finding]":
 
 
 def check_token() -> "Iterator[Finding]":
-    """Checks that nobody else can read or replace the token with which this user joins clusters; a local Ray makes its own."""
+    """Checks that no other user can read or replace the token with which this user joins clusters. A local Ray makes its own token."""
     from graphmill.cluster.ray.session import token_file
     from graphmill.core.files.private import check_private
     from graphmill.jobs.plan.machine_checks import Finding
@@ -100,7 +100,7 @@ def check_token() -> "Iterator[Finding]":
 
 
 def check_ray(config: DoctorConfig) -> "Iterator[Finding]":
-    """Checks that Ray starts, or answers, and reports each of its nodes."""
+    """Checks that Ray starts or answers, and reports each of its nodes."""
     import time
 
     import psutil
@@ -111,12 +111,12 @@ def check_ray(config: DoctorConfig) -> "Iterator[Finding]":
     from graphmill.storage.filesystem.urls import absolute_url
 
     began = time.perf_counter()
-    # A small object store is enough to see that Ray starts; the size of a job's store was checked before.
+    # A small object store is enough for this check; the size of a job's store was checked before.
     options = SessionOptions(config.ray.address, object_store_gb=MIN_OBJECT_STORE_GB)
     try:
         with ray_session(options) as session:
             started = time.perf_counter() - began
-            # Our own Ray sees the same path as this process, which was checked.
+            # A local Ray sees the same path as this process, which was checked before.
             path = None if session.is_ours or config.graph is None else absolute_url(config.graph)
             reports = ask_nodes(path, config.timeout_s)
             seconds = time.perf_counter() - began
@@ -158,7 +158,7 @@ def main() -> int:
     counts = {"ok": 0, "warn": 0, "fail": 0}
     for finding in check_all(config):
         counts[finding.verdict] += 1
-        # One line each, whatever a message holds.
+        # One line for each finding, even if a message has several lines.
         print(f"{finding.verdict:<4}  {finding.name:<13}  {' '.join(finding.message.split())}", flush=True)
     print(f"{counts['ok']} ok, {counts['warn']} to look at, {counts['fail']} failed", file=sys.stderr)
     return 1 if counts["fail"] else 0

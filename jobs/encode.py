@@ -1,14 +1,14 @@
-"""Computes an encoding of a stored graph, once, and publishes a snapshot that has it: `python jobs/encode.py <url> laplacian`.
+"""Computes an encoding of a stored graph once and publishes a snapshot with it: `python jobs/encode.py <url> laplacian`.
 
     python jobs/encode.py runs/photo laplacian --dim 32                    # 32 smallest eigenvectors, about a second
     python jobs/encode.py runs/photo laplacian --dim 32 --which both_ends  # 16 from each end
     python jobs/encode.py s3://bucket/graphs/photo rwse --dim 20           # return probabilities of 20 steps, about a minute
 
-A typed graph is encoded as one graph: nodes of all types, edges of all relations.
+A typed graph is encoded as one graph with the nodes of all types and the edges of all relations.
 
-You should see a progress bar, then the name by which samplers find it, such as `laplacian-32-smallest`:
-`NeighborOptions(encodings=("laplacian-32-smallest",))` puts its rows on every batch. An encoding that is stored already is not computed
-again. Exit code 1 and one line if it cannot be computed.
+You should see a progress bar, then the name of the encoding, such as `laplacian-32-smallest`. Samplers find the encoding by this name:
+`NeighborOptions(encodings=("laplacian-32-smallest",))` puts its rows on every batch. An encoding that is already stored is not computed again. If the encoding
+cannot be computed, the command prints one line and exits with 1.
 """
 
 import time
@@ -28,9 +28,9 @@ class EncodeConfig(EncodingOptions):
     url: str
     """A graph's directory: a path or an fsspec URL."""
     kind: Literal["laplacian", "rwse"] = field()  # required
-    """Eigenvectors of the normalised Laplacian, or return probabilities of random walks (for up to about 100,000 nodes)."""
+    """Encoding: laplacian (eigenvectors of the normalised Laplacian) or rwse (return probabilities of random walks, for up to about 100,000 nodes)."""
     overwrite: bool = False
-    """Compute a stored encoding again, and publish it; the old snapshots stay."""
+    """Compute a stored encoding again and publish it. Old snapshots are kept."""
 
 
 def main() -> None:

@@ -97,7 +97,7 @@ class NodeDataOptions:
     """Read the stored features of edges: every batch holds them, and the model uses them."""
     edge_weight: Literal["auto", "yes", "no"] = "auto"
     """Use edge weights in the model: in sums over neighbors and in walks, an edge of weight w counts as w parallel edges. auto: yes if the graph has weights and
-        --sampler.scheme is not weight."""
+    --sampler.scheme is not weight."""
     standardise: Literal["auto", "yes", "no"] = "auto"
     """Standardise columns of node features by mean and deviation of the training rows. With --data.edge_features, also columns of edge features, by mean and
     deviation of all edges. The model and the features-only baseline read the standardised columns. yes: all columns. auto: only columns with a scale far
@@ -144,7 +144,7 @@ class NodeEvaluationOptions:
     """full: number of chunks, if the whole graph does not fit as one batch. Edges between chunks are left out, and scores are then estimates."""
     select_by: Literal["exact", "estimate"] = "exact"
     """Score that selects the weights to keep. exact: the best validation score; if scores are estimates, the weights of the last epoch. estimate: the best
-        estimated validation score."""
+    estimated validation score."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -218,7 +218,7 @@ class RunOptions:
     """Directory of the run: a path that all nodes can write, or a URL such as s3://bucket/runs/mine. The default is runs/<job>-<time>."""
     resume: Literal["auto"] | str | None = None
     """Continue the run in this directory; its options are the defaults of the other options. auto: continue the run in --run.dir, or begin it there if there is
-        none. The same command can then be started again and again."""
+    none. The same command can then be started again and again."""
     defaults: Literal["automatic", "recipe"] = "automatic"
     """Values of options that the user does not set. automatic: chosen for the graph, each with a reason. recipe: the values of the model's default recipe.
     Set recipe in a recipe of your own that extends one of ours."""

@@ -1,9 +1,9 @@
-"""Open options are chosen from the graph's statistics: one table of rules, each a pure function that gives a value and its reason.
+"""Rules that choose open options from the statistics of the graph. One table; each rule is a pure function that returns a value and its reason.
 
     open options, set options, GraphFacts ──choose──▶ {path: Choice}
 
-Reasons for the rules: docs/decisions/0042-automatic-defaults.md. A user's value always wins. Rules are applied in the table's order; each rule sees the
-user's values and the choices of the rules before it.
+docs/decisions/0042-automatic-defaults.md gives the reasons for the rules. A value that the user sets always wins. Rules are applied in the table's order. A
+rule sees the user's values and the choices of all earlier rules.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -25,15 +25,15 @@ from graphmill.storage.format.statistics import SplitStatistics
 if TYPE_CHECKING:
     from graphmill.storage.format.graph_set_manifest import GraphSetManifest
 
-_ONE_BATCH = 50_000  # nodes: a graph of at most so many is one batch
+_ONE_BATCH = 50_000  # nodes: a graph with at most this many nodes is one batch
 _FEW_EDGES = 2_000_000
-# Share of the nodes that train, and training nodes of a class: a model soon overfits to fewer.
+# Bounds of "few labels": the share of nodes that train, and the training nodes of each class. A model soon overfits to fewer.
 _FEW, _FEW_PER_CLASS = 0.2, 100
 _FEW_NEIGHBORS = 10
-_ALIKE = 0.3  # adjusted homophily: with less, a mean over neighbors blurs
-_SET_STEPS = 1_000  # for a set of graphs, at least
-_SAMPLED_EVERY = 10  # steps between two sampled scores, about
-_FEWEST_EDGES = 40  # between training nodes, in both directions, that homophily is measured from
+_ALIKE = 0.3  # adjusted homophily: below this, a mean over neighbors blurs the features
+_SET_STEPS = 1_000  # minimum for a set of graphs
+_SAMPLED_EVERY = 10  # approximate number of steps between two sampled scores
+_FEWEST_EDGES = 40  # minimum number of directed edges between training nodes to measure homophily
 
 
 @dataclass(frozen=True)
@@ -44,15 +44,15 @@ class GraphFacts:
     num_edges: int
     num_features: int
     num_classes: int
-    """2 for labels that are answers: each training node has an answer for every label."""
+    """2 if the labels are yes-or-no answers: each training node then has an answer for every label."""
     num_train: int
-    """Training nodes, or graphs."""
+    """Number of training nodes, or of training graphs."""
     num_partitions: int = 1
     homophily: float | None = None
-    """Homophily of the edges between training nodes, above chance. 1: all edges join one class; 0: as many edges join one class as of random pairs of training
-    nodes; None: there are few such edges, or it is not known."""
+    """Homophily of the edges between training nodes, above chance. 1: every edge joins nodes of one class. 0: the share of such edges is that of random
+    pairs of training nodes. None: there are too few edges between training nodes, or the homophily is not known."""
     is_set: bool = False
-    """Whether the facts are about a set of graphs."""
+    """Whether the facts are about a set of graphs, not about one graph."""
 
     @property
     def train_per_class(self) -> float:
@@ -68,8 +68,8 @@ class GraphFacts:
 
 
 def adjusted_homophily(split: SplitStatistics, *, by_weight: bool = False) -> float | None:
-    """(h - c) / (1 - c): h is the share of the training edges (of their weight, if they have weights) that join one class, c that share of all pairs of training
-    nodes."""
+    """(h - c) / (1 - c). h: the share of the training edges that join nodes of one class, weighted if the edges have weights. c: the share of all pairs of
+    training nodes that are of one class."""
     weighted, classes = split.weighted_homophily if by_weight else None, split.class_counts
     share = split.homophily if weighted is None else weighted
     if share is None or (split.num_training_edges or 0) < _FEWEST_EDGES:
@@ -104,7 +104,7 @@ def set_facts(manifest: "GraphSetManifest") -> GraphFacts:
 
 
 def expected_facts(source: SourceInfo, num_train: int, num_partitions: int) -> GraphFacts:
-    """Facts about a graph that is not made yet: its homophily is not known."""
+    """Facts about a graph that does not exist yet. Its homophily is not known."""
     classes = source.num_classes or 0
     return GraphFacts(source.num_nodes, source.num_edges or 0, source.feature_dim, classes, num_train, num_partitions)
 
@@ -119,27 +119,28 @@ class Choice:
 
 @dataclass(frozen=True)
 class Setting:
-    """The input of a rule."""
+    """The input of a rule: the facts and all options that are set or chosen so far."""
 
     graph: GraphFacts
     micro_batches: int
     options: Mapping[str, Any]
-    """Every option by its path, if it is set or chosen."""
+    """Every option that is set or chosen, by its path."""
     recipe: Mapping[str, Any] = field(default_factory=dict)
-    """Options of the model's default recipe; empty: rules replace it."""
+    """Options of the model's default recipe. Empty: rules choose in place of a recipe."""
 
     def __getitem__(self, path: str) -> Any:
         return self.options.get(path)
 
     @property
     def keeps_recipe(self) -> bool:
-        """Whether the recipe decides all options that do not depend on the steps of an epoch."""
+        """Whether the recipe decides every option that does not depend on the number of steps of an epoch."""
         few = self.kind == 0 and not self.graph.is_set and self.graph.mean_degree < _FEW_NEIGHBORS  # as on Cora
         return bool(self.recipe) and not (few and self["model"] in _FEW_LABELS_AS_GECO)
 
     @property
     def kind(self) -> int:
-        """Column of the table: 0 few labels, 1 alike neighbors, 2 other neighbors, 3 other neighbors of few training nodes."""
+        """Column of the rules' table. 0: few labels. 1: neighbors of the same class. 2: neighbors of other classes. 3: neighbors of other classes, few
+        training nodes."""
         graph = self.graph
         is_few = graph.train_share < _FEW and graph.train_per_class < _FEW_PER_CLASS
         if graph.homophily is None or graph.homophily >= _ALIKE:
@@ -148,7 +149,7 @@ class Setting:
 
     @property
     def why(self) -> str:
-        """The reason for the column."""
+        """The reason why the graph belongs to this column."""
         graph = self.graph
         few = f"{graph.num_train:,} training nodes" + f", {graph.train_per_class:,.0f} a class" * bool(
             graph.num_classes
@@ -173,9 +174,9 @@ def choose(
     micro_batches: int,
     recipe: Mapping[str, Any] | None = None,
 ) -> dict[str, Choice]:
-    """A choice for every open option, by its path. `recipe`: options of the default recipe of a model that `has_recipe`.
+    """A choice for every open option, by its path. `recipe`: options of the default recipe of a model for which `has_recipe` is true.
 
-    Raises ConfigError if `fit.steps` cannot be turned into epochs.
+    Raises ConfigError if `fit.steps` cannot be converted to epochs.
     """
     known, chosen = dict(options), dict[str, Choice]()
     left_open = set(open_options) | ({"fit.epochs"} if options.get("fit.steps") is not None else set())
@@ -190,7 +191,7 @@ def choose(
 
 
 def steps_per_epoch(at: Setting) -> int | None:
-    """Optimizer steps of an epoch; None if the sampler's options do not tell."""
+    """Optimizer steps of an epoch. None: the sampler's options do not determine the number."""
     if at["run.parallel"] == "graph":
         return 1
     batches = num_batches(at)
@@ -198,7 +199,7 @@ def steps_per_epoch(at: Setting) -> int | None:
 
 
 def num_batches(at: Setting) -> int | None:
-    """Batches of an epoch over all workers; None if the sampler's options do not tell."""
+    """Number of batches of an epoch over all workers. None: the sampler's options do not determine the number."""
     graph, micro_batches = at.graph, at.micro_batches
     sampler = at["sampler"]
     if sampler == "random-partition":
@@ -206,27 +207,27 @@ def num_batches(at: Setting) -> int | None:
         groups = ceil((at["sampler.num_chunks"] or whole) / at["sampler.chunks_per_batch"])
         return num_chunk_batches(groups, micro_batches)
     if sampler in ("neighbor", "node2subgraph", "ppr", "typed-neighbor", "typed-node2subgraph", "typed-ppr"):
-        # A graph with fewer training nodes than micro-batches is refused elsewhere.
+        # Another check refuses a graph with fewer training nodes than micro-batches.
         return num_root_batches(max(graph.num_train, micro_batches), at["sampler.batch_size"], micro_batches)
     if sampler == "saint":
         num_samples = at["sampler.batches_per_epoch"] or ceil(max(graph.num_train, 1) / at["sampler.num_walks"])
         return ceil(num_samples / micro_batches) * micro_batches
     if sampler == "graph-batches" and at["sampler.max_graphs"]:
-        # A lower bound: graphs of other sizes, and graphs beyond a budget, need separate batches.
+        # A lower bound: graphs of different sizes, and graphs larger than a budget, need batches of their own.
         return ceil(max(graph.num_train, 1) / (at["sampler.max_graphs"] * micro_batches)) * micro_batches
     return None
 
 
 @dataclass(frozen=True)
 class _ByDegree:
-    """A value for nodes with few neighbors, and a value for nodes with many."""
+    """One value for graphs with a low mean degree, and one value for graphs with a high mean degree."""
 
     few: Any
     many: Any
 
 
 def _by_kind(few: Any, alike: Any, other: Any, by_heart: Any) -> Rule:
-    """A rule that reads the kind of graph and, for a `_ByDegree`, its mean degree."""
+    """A rule that depends on `Setting.kind` and, if the value is a `_ByDegree`, on the mean degree."""
 
     def rule(at: Setting) -> Choice:
         value = (few, alike, other, by_heart)[at.kind]
@@ -252,19 +253,19 @@ def _num_layers(at: Setting) -> Choice:
 
 
 def _hops(at: Setting) -> int:
-    """Number of sampled hops, an edge list for each; 0 if a batch is a graph."""
+    """Number of sampled hops, each with its own edge list. 0: a batch is a graph."""
     fanouts = at["sampler.fanouts"]
     return len(fanouts) if fanouts is not None and at["sampler.edges"] != "induced" else 0
 
 
 def _block(at: Setting) -> Choice:
-    # One layer that reads ten steps far has few weights to learn from few labels. GAT keeps a few numbers a head for every edge.
-    if at["sampler.corrected"]:  # sums over neighbors can be corrected, but not GAT's weighted sums
+    # A single layer with a reach of ten steps has few weights to learn from few labels. GAT stores a few numbers for each head and edge.
+    if at["sampler.corrected"]:  # corrects sums over neighbors, not GAT's weighted sums
         return Choice("gcn", "its sums over neighbors can be corrected for a chunk")
     if _hops(at):
         return Choice("gcn", f"{counted(_hops(at), 'hop')} of sampled neighbors")
     if at.kind == 0:
-        # PageRank steps read no features of an edge.
+        # PageRank steps do not read edge features.
         return Choice("gcn" if at["data.edge_features"] else "appnp", at.why)
     if at["model.local.join"] == "top":
         return Choice("sage", at.why)
@@ -273,7 +274,7 @@ def _block(at: Setting) -> Choice:
 
 
 def _is_small(at: Setting) -> bool:
-    """Whether the graph has at most the size of the graphs on which blocks and widths were compared."""
+    """Whether the graph is at most as large as the graphs that blocks and widths were compared on."""
     return at.graph.num_nodes <= _ONE_BATCH and at.graph.num_edges <= _FEW_EDGES
 
 
@@ -282,7 +283,7 @@ def _as_in_recipe(path: str, at: Setting) -> Choice:
 
 
 def _layer_local(at: Setting) -> Choice:
-    # Primphormer has either this layer or the block next to the layer.
+    # Primphormer has either this layer, or the local block parallel to the layer.
     if at["model.local.join"] != "serial":
         return Choice("none", "neighbors are heard by --model.local")
     if at["data.edge_features"] or _gates_edges(at):
@@ -300,7 +301,7 @@ def _join(at: Setting) -> Choice:
         return Choice("gate", "something is said of --model.local") if asks else _as_in_recipe("model.local.join", at)
     if at.kind != 2 or _hops(at) or not _is_small(at):
         return Choice("gate", at.why)
-    # Gates in many layers overfit to such a graph.
+    # On such a graph, gates in many layers overfit.
     return _by_degree(at, "top", "gate")
 
 
@@ -309,13 +310,13 @@ def _gates_edges(at: Setting) -> bool:
 
 
 def _asks_for_local_blocks(at: Setting) -> bool:
-    """Whether any option of the local blocks is not its default."""
+    """Whether an option of the local blocks differs from its default."""
     values = to_tree(LocalOptions())
     return any(at[f"model.local.{name}"] not in (None, value) for name, value in values.items() if name != "join")
 
 
 def _by_degree(at: Setting, few: Any, many: Any) -> Choice:
-    """The value for nodes of few or of many neighbors. With few neighbors, distant nodes tell the class."""
+    """Chooses between the value for few neighbors and the value for many. If nodes have few neighbors, distant nodes reveal the class."""
     is_few = at.graph.mean_degree < _FEW_NEIGHBORS
     return Choice(few if is_few else many, f"{at.why}, {at.graph.mean_degree:,.0f} neighbors a node")
 
@@ -325,7 +326,7 @@ def _width(at: Setting) -> Choice:
     if at.keeps_recipe:
         width, why = at.recipe["model.width"], _as_in_recipe("model.width", at).reason
     elif at.kind > 0:
-        # On small graphs a width of 128 validates no better than 64, and takes 2.3 times as long (a step on Amazon-Photo).
+        # On small graphs a width of 128 reaches no better validation score than 64, and a step takes 2.3 times as long (measured on Amazon-Photo).
         width = 64 if _is_small(at) else (128 if at.kind >= 2 else 256)
         why = f"{why}, {graph.num_nodes:,} nodes and {graph.num_edges:,} edges"
     heads = at["model.local.num_heads"] if at["model.local.block"] == "gat" else 1
@@ -345,7 +346,7 @@ def _num_chunks(at: Setting) -> Choice:
         return Choice(
             each * at.graph.num_partitions, f"{nodes:,} nodes in {at.graph.num_partitions} partitions, {each} of each"
         )
-    if at.keeps_recipe and num_chunks <= DEFAULT_CHUNKS:  # each edge of a chunk is a token of TokenGT
+    if at.keeps_recipe and num_chunks <= DEFAULT_CHUNKS:  # in TokenGT, each edge of a chunk is a token
         return Choice(max(DEFAULT_CHUNKS, least), "the default recipe's chunks")
     if num_chunks <= 1:
         shared = f"; each of a step's {at.micro_batches} micro-batches takes it whole, for its share of the training nodes: more workers save no time"
@@ -383,12 +384,12 @@ def _warmup_epochs(at: Setting) -> Choice:
 def _eval_every(at: Setting) -> Choice:
     each = steps_per_epoch(at) or 1
     if at["evaluation.how"] == "sampled":
-        # Each scored node costs its own subgraph, as a training node does.
+        # Each scored node needs its own subgraph, like a training node.
         return Choice(
             ceil(_SAMPLED_EVERY / each),
             f"about {_SAMPLED_EVERY} steps between sampled scores, {counted(each, 'step')} in an epoch",
         )
-    # A validation takes a third of a whole-graph step's time.
+    # A validation takes a third of the time of a full-graph step.
     return Choice((1, 2, 2, 2)[at.kind] if each == 1 else 1, f"{counted(each, 'step')} in an epoch")
 
 
@@ -397,7 +398,7 @@ def _patience(at: Setting) -> Choice:
     steps = (100, 100, 200, 200)[at.kind]
     if at["evaluation.chunks"] != 1 and at["evaluation.select_by"] == "exact":
         return Choice(None, "scores are estimates, which choose no epoch")
-    # A schedule that ends with the last epoch still improves late.
+    # With a schedule that ends at the last epoch, scores still improve late.
     least = 10 if at.keeps_recipe else 5
     validations = ceil(steps / each)
     span = f"about {steps} steps" if validations >= least else f"the fewest validations, one each {each:,} steps,"
@@ -405,7 +406,7 @@ def _patience(at: Setting) -> Choice:
 
 
 def _local(rule: Rule, paper: Any) -> Rule:
-    """A rule of the local block, which keeps the paper's layers if they are asked for."""
+    """A rule of the local block. If the options ask for the paper's layers, the rule keeps them."""
     return lambda at: Choice(paper, "the paper's layers") if at["model.local.join"] == "serial" else rule(at)
 
 
@@ -438,7 +439,7 @@ RULES: Mapping[str, Rule] = {
 }
 _CLASSIC = ("gcn", "gat", "sage")
 _HAVE_RECIPES = ("tokengt", "primphormer", "grit", "ppgt", "rsage")
-_CHOSEN_FOR = ("geco", *_CLASSIC)  # the rules were measured with these
+_CHOSEN_FOR = ("geco", *_CLASSIC)  # the rules were measured with these models
 _OF_ANY_MODEL = ("sampler.num_chunks", "fit.epochs", "fit.warmup_epochs", "fit.eval_every", "fit.patience")
 _BESIDE_A_RECIPE = (*_OF_ANY_MODEL, "model.layer.local", "model.local.join", "model.width")
 _FEW_LABELS_AS_GECO = ("tokengt", "primphormer")
@@ -459,15 +460,15 @@ _MEASURED_FOR_THEM = (
 
 
 def has_recipe(kind: str, model: str) -> bool:
-    """Whether rules keep the options of the model's default recipe that they do not choose."""
+    """Whether an option that no rule chooses keeps the value of the model's default recipe."""
     return find_kind(kind).chosen is not None or model in _HAVE_RECIPES
 
 
 def rule_paths(kind: str, model: str) -> tuple[str, ...]:
-    """The options that are chosen for this model over this kind of data if nobody sets them.
+    """The options that are chosen for this model and this kind of data if nobody sets them.
 
-    The rules were chosen for GECO and the classic models. TokenGT and Primphormer take them with few labels. Every model, also a user's own, takes the rules
-    that depend on the steps of an epoch. GECO's `norm` differs from the classic models'.
+    The rules were measured with GECO and the classic models (gcn, gat, sage). TokenGT and Primphormer use these rules only on graphs with few labels. Rules
+    that depend on the steps of an epoch apply to every model, including a user's own model. GECO has another rule for `norm` than the classic models.
     """
     if (chosen := find_kind(kind).chosen) is not None:
         return chosen

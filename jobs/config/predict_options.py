@@ -18,52 +18,52 @@ class PredictConfig:
     run: str
     """The run's directory."""
     out: str
-    """The folder of predictions: a path or an fsspec URL that all workers see. Absent, empty, or written by the same command before."""
+    """The folder of predictions: a path or an fsspec URL that all workers can write. It must be absent, empty, or written by the same command before."""
     graph: str | None = None
-    """The graph or set to predict; the default is the run's. Also a file of edges, of typed tables (.yaml) or of SMILES, as ingest reads it: it is stored in
-    OUT/_data first, and needs no labels, targets or splits."""
+    """The graph or set to predict; the default is the run's. Also a file of edges, of typed tables (.yaml) or of SMILES, in the format of ingest. The file
+    is stored in OUT/_data first. It needs no labels, targets or splits."""
     reverse_edges: Literal["auto", "add", "keep"] = "auto"
-    """Reverse edges of a file of edges or typed tables, as in ingest; auto, for typed tables: as the run's graph was made."""
+    """Reverse edges of a file of edges or typed tables, with the values of ingest. auto, for typed tables: as in the run's graph."""
     other_graph: bool = False
-    """Predict a graph or set other than the training's."""
+    """Predict a graph or set that the run was not trained on."""
     split: str = "all"
-    """all, or one of: train, valid, test (or as the set names them), and none: nodes or graphs in no split."""
+    """Splits to predict: all, or one of: train, valid, test (or the set's own names) and none. none: nodes or graphs that are in no split."""
     embeddings: bool = False
-    """Add the states that the model's head reads, if it has a head."""
+    """Also write the states that the model's head reads, if the model has a head."""
     top_k: Count = 10
-    """Run on links: number of best destinations of each node, without the nodes that it has an edge to."""
+    """For a run on links: number of best destinations of each node. Nodes that the node already has an edge to are left out."""
     relation: str | None = None
-    """Run on links in a knowledge graph: the relation by which destinations are searched ("inverse of …": by which the sources are searched)."""
+    """For a run on links in a knowledge graph: the relation to search destinations for. "inverse of …" searches sources."""
     parallel: Literal["auto", "data", "graph"] = "auto"
-    """graph: the whole graph is one batch, its nodes spread over the workers (of geco, sage, gcn, gat, rsage; on CPUs); data: every worker has its own batches;
-    auto: as the run was trained."""
+    """Division of the work among workers. graph: the whole graph is one batch, and its nodes are divided among the workers (of geco, sage, gcn, gat, rsage;
+    on CPUs). data: every worker has its own batches. auto: as the run was trained."""
     workers: Count | None = None
-    """Number of workers, each with a CPU or a GPU; none: for a run scored on the full graph the run's number, at most this machine's cores; else one for each
-    GPU; on CPUs one if this process predicts (see launcher), else 2."""
+    """Number of workers, each with a CPU or a GPU. none: for a run scored on the full graph the run's number, at most this machine's cores; otherwise one
+    for each GPU; on CPUs one if this process predicts (see launcher), otherwise 2."""
     launcher: Literal["auto", "process", "ray"] = "auto"
-    """process: this process is the one worker, without Ray; ray: workers are Ray's actors; auto: as the run was trained, but ray if there is a cluster to join
-    or the data does not fit in memory."""
+    """Where the workers run. process: this process is the only worker, without Ray. ray: workers are Ray actors. auto: as the run was trained, but ray if
+    there is a cluster to join or the data does not fit in memory."""
     device: Literal["auto", "cpu", "gpu"] = "auto"
-    """auto: GPUs if the cluster has any, with fewer workers than asked for if GPUs are fewer."""
+    """Device of the workers. auto: GPUs if the cluster has any; if it has fewer GPUs than requested workers, there are fewer workers."""
     allow_import: bool = False
     """Import and run the user's own model, sampler or task that the run names."""
     verify: bool = True
-    """Check the data's checksums first."""
+    """Verify the data's checksums first."""
     shard_rows: Count = 250_000
-    """Rows of one Parquet file."""
+    """Number of rows in each Parquet file."""
     piece_batches: Count = 32
-    """Most batches of one piece: the work that each worker loses at an interruption."""
+    """Maximum number of batches in one piece. An interruption costs each worker at most one piece of work."""
     restarts: Size = 3
-    """Most restarts of a worker that died; none if the workers predict the whole graph together."""
+    """Maximum number of restarts of a worker that died. None if the workers predict the whole graph together."""
     deadline_s: Positive = 600.0
-    """Longest wait for the next finished piece of Ray's workers."""
+    """Maximum wait for the next finished piece of Ray's workers."""
     submission: str | None = None
-    """Also write OGB's files into this folder: for pcqm4mv2 its leaderboard's files (y_pred_pcqm4m-v2_test-dev.npz, …), else y_true and y_pred of each split, as
-    OGB's Evaluator takes them."""
+    """Also write OGB's files into this folder. For pcqm4mv2: the files of its leaderboard (y_pred_pcqm4m-v2_test-dev.npz, …). Otherwise y_true and y_pred of
+    each split, in the form that OGB's Evaluator reads."""
     ogb_root: str = "data/ogb"
-    """With --submission: folder of PCQM4Mv2, whose split_dict.pt has the official rows."""
+    """With --submission: folder of PCQM4Mv2. Its split_dict.pt lists the official rows."""
     plan: bool = False
-    """Print what the prediction would use, and what would be refused; start and write nothing."""
+    """Print what the prediction would use and what would be refused. Start and write nothing."""
     edge_list: EdgeListOptions = field(default_factory=EdgeListOptions)
     table: SmilesOptions = field(default_factory=SmilesOptions)
     ray: SessionOptions = field(default_factory=SessionOptions)

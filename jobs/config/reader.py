@@ -1,12 +1,12 @@
-"""From words on a command line, or a tree of plain values, to frozen dataclasses: one grammar for every command, recipe and run record.
+"""Converts command-line words, or a tree of plain values, to frozen dataclasses. Every command, recipe and run record uses the same grammar.
 
     python jobs/train_nodes.py recipe.yaml --model geco --model.num_layers 3 --sampler.fanouts 15 10 5 --plan
 
-A flag is `--a.b` and takes every word up to the next flag, so `-1` is a value; `-` and `_` in its name are the same. A flag of a whole
-group (`--model geco`, `--workers 4`) sets the group's first field. `none` (or `auto`) is no value, if a field may have none; `none` alone is
-also an empty list. A class may name in GIVEN fields that the run fills in, and in FORMER the new names of former options.
+A flag is `--a.b` and takes every word up to the next flag, so `-1` is a value. `-` and `_` in the name of a flag are the same. A flag of a whole group
+(`--model geco`, `--workers 4`) sets the group's first field. `none` (or `auto`) means None if the field may be None. A single `none` is also an empty list. A
+class may list in GIVEN the fields that the run fills in, and in FORMER the new names of renamed options.
 
-Needs Python alone, so that `--help` is instant and benchmarks run with little more than torch.
+Imports no package outside the standard library, so that `--help` is instant and benchmarks run with little more than torch.
 """
 
 import ast
@@ -31,19 +31,19 @@ from graphmill.jobs.config.short_help import Option, show_help, take_topics
 
 T = TypeVar("T")
 _MOST_CHARACTERS = 4096  # of a text, as of a path
-HEAD = ""  # key of a whole group's value
+HEAD = ""  # key of the value that is set for a whole group
 Tree = dict[str, Any]
-# Read once for each class: read for each option, they took two thirds of a configuration's time.
+# Type hints are cached for each class: without the cache they took two thirds of the time to read a configuration.
 _hints: Callable[[Any], dict[str, Any]] = cache(get_type_hints)
 _TRUE, _FALSE, _NOTHING = ("true", "yes", "on", "1"), ("false", "no", "off", "0"), ("none", "auto", "null")
 
 
 class Words(list[str]):
-    """The words after a flag, not converted yet."""
+    """The words after a flag, before conversion."""
 
 
 class UnknownOption(UsageError):
-    """An unknown flag. A caller that knows more flags than the class that refused it names nearer ones."""
+    """An unknown flag. A caller that knows more flags than the refusing class suggests nearer flags."""
 
     option = ""
 
@@ -51,9 +51,9 @@ class UnknownOption(UsageError):
 def parse(
     kind: type[T], description: str | None = None, positional: Sequence[str] = (), words: Sequence[str] | None = None
 ) -> T:
-    """A value of the dataclass `kind`, from `sys.argv`. `positional`: fields that are set by the words before the first flag.
+    """Parses `sys.argv` to a value of the dataclass `kind`. `positional`: fields that the words before the first flag set.
 
-    Ends the process with status 0 after --help, with 2 and one line for a wrong flag or value. Raises ConfigError of the class's own checks.
+    Ends the process with status 0 after --help, and with status 2 and one line for a wrong flag or value. Raises ConfigError if the class's own checks fail.
     """
     words = sys.argv[1:] if words is None else list(words)
     words, topics = take_topics(words)
@@ -79,13 +79,13 @@ def parse(
 
 
 def complain(message: str) -> NoReturn:
-    """Prints what is wrong with the command line, and ends the process with status 2."""
+    """Prints the error of the command line and ends the process with status 2."""
     print(f"error: {message}; --help lists all options", file=sys.stderr)
     sys.exit(2)
 
 
 def read_words(words: Iterable[str]) -> tuple[list[str], Tree]:
-    """(the words before the first flag, the tree of the flags); the last of equal flags counts."""
+    """(the words before the first flag, the tree of the flags). If a flag is given twice, the last value counts."""
     first: list[str] = []
     tree: Tree = {}
     values: list[str] = first
@@ -103,14 +103,14 @@ def read_words(words: Iterable[str]) -> tuple[list[str], Tree]:
             node = under
         if isinstance(node.get(leaf), dict):
             node, leaf = node[leaf], HEAD
-        node.pop(leaf, None)  # the last flag stands last
+        node.pop(leaf, None)  # keeps the flags in the order of their last use
         values = node[leaf] = Words([value] if equals else [])
     return first, tree
 
 
 def as_words(value: object, name: str) -> Any:
-    """A Python value of the option `name` as words of a command line, or a mapping's values as words by name. Raises UsageError for a value that no command
-    line can say."""
+    """A Python value of the option `name` as command-line words, or the values of a mapping as words by name. Raises UsageError for a value that
+    command-line words cannot express."""
     if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
         return {key: as_words(item, f"{name}.{key}") for key, item in value.items()}
     words = Words()
@@ -134,9 +134,9 @@ def build(
     given: Mapping[str, Any] | None = None,
     positional: Sequence[str] = (),
 ) -> T:
-    """A value of the dataclass `kind`. `path`: flags of its fields begin with it. `given`: fields that the run fills in.
+    """Builds a value of the dataclass `kind`. `path`: prefix of the flags of its fields. `given`: values of the fields that the run fills in.
 
-    Raises UsageError for unknown names and values of another type, ConfigError for what the class refuses.
+    Raises UsageError for unknown names and values of a wrong type, ConfigError for values that the class refuses.
     """
     hints, names, former = _hints(kind), option_names(kind), getattr(kind, "FORMER", {})
     tree = _named(kind, tree)
@@ -161,14 +161,14 @@ def build(
 
 
 def _named(kind: type, tree: Mapping[str, Any]) -> Tree:
-    """The tree with the whole group's value under its first field's name; the last of the two values counts."""
+    """The tree with the group's value moved to the group's first field. If the tree sets both, the last value counts."""
     if HEAD not in tree:
         return dict(tree)
     return {name if name != HEAD else option_names(kind)[0]: value for name, value in tree.items()}
 
 
 def take(kind: type, tree: Mapping[str, Any], path: str) -> tuple[Any, Tree]:
-    """(a tree's value of an option of the dataclass `kind`, by its path, or MISSING; the tree without it)."""
+    """(the value that a tree has for an option of the dataclass `kind`, or MISSING; the tree without the option). `path`: the option."""
     name, _, inner = path.partition(".")
     tree = _named(kind, tree)
     if name not in tree:
@@ -181,7 +181,7 @@ def take(kind: type, tree: Mapping[str, Any], path: str) -> tuple[Any, Tree]:
 
 
 def named_flags(message: str, names: Sequence[str], path: str) -> str:
-    """A component's message, with the flag as it is typed here in its advice `set NAME`."""
+    """A component's error message in which the advice `set NAME` becomes the full flag."""
 
     def flag(match: re.Match[str]) -> str:
         name = match[1].replace("-", "_")
@@ -191,15 +191,15 @@ def named_flags(message: str, names: Sequence[str], path: str) -> str:
 
 
 def flag_of(name: str, value: Any) -> str:
-    """The first flag of a tree's entry; of an unknown group the whole flag."""
+    """The first flag in a tree's entry. For an unknown group: the complete flag."""
     while isinstance(value, Mapping) and (inner := next(iter(value), HEAD)) != HEAD:
         name, value = f"{name}.{inner}", value[inner]
     return name
 
 
 def unknown(name: str, known: Mapping[str, str], said_of: str = "") -> UnknownOption:
-    """The error of the unknown flag `name`, with the nearest flags. `known`: each flag with its owner, which is empty if the flag can be used here. `said_of`:
-    the component that lacks `name`."""
+    """The error for the unknown flag `name`, with the nearest known flags. `known`: each flag with its owner; the owner is empty if the flag can be used
+    here. `said_of`: the component that has no such flag."""
     advice = ""
     if owner := known.get(name):
         advice = f"; it belongs to {owner}"
@@ -221,7 +221,7 @@ def option_names(kind: type) -> list[str]:
 
 
 def leaves(kind: type, path: str = "") -> dict[str, Any]:
-    """The flags of a class, its groups' included, each with its type."""
+    """All flags of a class and its groups, each with its type."""
     hints, flags = _hints(kind), dict[str, Any]()
     for name in option_names(kind):
         hint = hints[name]
@@ -230,7 +230,7 @@ def leaves(kind: type, path: str = "") -> dict[str, Any]:
 
 
 def convert(value: Any, hint: Any, name: str) -> Any:
-    """`value`, from words or from a recipe, as the type `hint`. Raises UsageError, which names the flag, for a value of another type."""
+    """Converts `value`, command-line words or a value of a recipe, to the type `hint`. Raises UsageError with the flag's name if the type does not fit."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
         return _one_of(value, arguments, name)
@@ -263,7 +263,7 @@ def convert(value: Any, hint: Any, name: str) -> Any:
 
 
 def _one_of(value: Any, kinds: tuple[Any, ...], name: str) -> Any:
-    """The value as the first type that takes it; None and text are tried last."""
+    """The value converted to the first type that accepts it. None and text are tried last."""
     if type(None) in kinds:
         word = value[0] if isinstance(value, Words) and len(value) == 1 else value
         is_own_word = any(get_origin(kind) is Literal and word in get_args(kind) for kind in kinds)
@@ -280,8 +280,8 @@ def _one_of(value: Any, kinds: tuple[Any, ...], name: str) -> Any:
 
 
 def _mapping(value: Any, hint: Any, name: str) -> dict[str, Any]:
-    """Values by name: from a recipe, or from words NAME=1,2."""
-    if isinstance(value, Mapping) and HEAD in value:  # words laid over a recipe
+    """A mapping by name, from a recipe's mapping or from words NAME=1,2."""
+    if isinstance(value, Mapping) and HEAD in value:  # a flag overrides a recipe's mapping
         value = value[HEAD]
     if isinstance(value, Mapping):
         return {str(key): convert(inner, hint, f"{name}.{key}") for key, inner in value.items()}
@@ -341,7 +341,7 @@ def _refused(name: str, expected: str, value: Any) -> UsageError:
 
 
 def to_tree(value: Any) -> Any:
-    """The plain values from which `build` makes an equal value: the fields that a user may set."""
+    """Plain values, only of the fields that a user may set. `build` makes an equal value from them."""
     if is_dataclass(value) and not isinstance(value, type):
         return {name: to_tree(getattr(value, name)) for name in option_names(type(value))}
     if isinstance(value, tuple | list):
@@ -354,7 +354,7 @@ def to_tree(value: Any) -> Any:
 
 
 def merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> Tree:
-    """`under` with the values of `over` in their place, group by group; the last value stands last."""
+    """`under`, overridden by the values of `over`, group by group. Overridden names move to the end."""
     merged = dict(under)
     for name, value in over.items():
         old = merged.pop(name, None)
@@ -371,7 +371,7 @@ def merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> Tree:
 def options_of(
     kind: type, path: str, positional: Sequence[str] = (), values: Any = None, chosen: Collection[str] = ()
 ) -> list[Option]:
-    """The options of a class, its groups last. `values`: an instance whose fields are the defaults shown; a run chooses the defaults of `chosen`."""
+    """The options of a class, groups last. `values`: an instance; its fields are shown as the defaults. `chosen`: options whose values the run chooses."""
     hints, docs, options, groups = _hints(kind), field_docs(kind), list[Option](), list[Option]()
     named = {f.name: f for f in _fields(kind)}
     for name in option_names(kind):
@@ -397,7 +397,7 @@ def options_of(
 
 
 def _choices(hint: Any) -> tuple[str, ...]:
-    """All values of a type, or of the first of several types, if they are few."""
+    """All values of a type, if they are few. For a union: of the first type with few values."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Literal:
         return tuple(map(str, arguments))
@@ -407,7 +407,7 @@ def _choices(hint: Any) -> tuple[str, ...]:
 
 
 def shown(value: Any) -> str:
-    """An option's value as a command line says it."""
+    """An option's value in command-line syntax."""
     if isinstance(value, tuple):
         return " ".join(map(str, value)) or "none"
     if isinstance(value, Mapping):
@@ -430,14 +430,14 @@ def _metavar(hint: Any) -> str:
 
 
 def field_docs(kind: type) -> dict[str, str]:
-    """The string under each field of a dataclass and of its base classes."""
+    """The docstring below each field, for a dataclass and its base classes."""
     docs: dict[str, str] = {}
     for owner in reversed(kind.__mro__):
         if not is_dataclass(owner):
             continue
         try:
             (defined,) = ast.parse(textwrap.dedent(inspect.getsource(owner))).body
-        except (OSError, TypeError):  # a class without a source, such as one made in a notebook
+        except (OSError, TypeError):  # a class without a source file, such as a class of a notebook
             continue
         for field, under in pairwise(defined.body if isinstance(defined, ast.ClassDef) else []):
             if (

@@ -1,4 +1,4 @@
-"""The tables of models, samplers and tasks, and the kinds of runs. A user's own component is named by its import path.
+"""The tables of models, samplers and tasks, and the kinds of runs. A user names a component of their own by its import path.
 
 `package.module:Name` names a frozen dataclass: its fields are the options, and its method `build` makes the component.
 
@@ -6,9 +6,9 @@
     sampler:  build(router: Router, num_ranks: int)    -> a `graphmill.samplers.drawing.protocol.Sampler`
     task:     build(inputs: Inputs) -> Task            a `graphmill.cluster.tasks.Task`
 
-`--kind package.module:NAME` names a `Kind`, the subject of a run.
+`--kind package.module:NAME` names a `Kind`, the kind of a run.
 
-The run fills in the fields that the class names in GIVEN: of a sampler seed, split_set, root_split, shuffle and encodings.
+A class lists in GIVEN the fields that the run fills in. For a sampler these are seed, split_set, root_split, shuffle and encodings.
 """
 
 import hashlib
@@ -33,18 +33,18 @@ from graphmill.models.tokengt.options import TokenGTConfig
 from graphmill.samplers.methods.registry import OBJECTS, SAMPLERS, load
 from graphmill.storage.format.encoding_names import EncodingOptions
 
-# (type of nodes, empty for a plain graph or a set, or relation; column; mean; deviation)
+# (node type or relation, empty for a plain graph or a set; column; mean; deviation)
 StandardColumn = tuple[str, int, float, float]
-# (type of nodes; column; its name; number of rows; digest of the categories)
+# (node type; column; column name; number of rows; digest of the categories)
 EmbeddedColumn = tuple[str, int, str, int, str]
 GIVEN_HERE: set[str] = set()
-"""Import paths of objects that were given in this process: no stranger's code."""
-OF_EDGES = "edge"  # in place of the type, for the edges of a plain graph or a set
+"""Import paths of objects that this process received from its user. They need no permission to be imported."""
+OF_EDGES = "edge"  # stands for the type, for the edges of a plain graph or a set
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """The inputs of a model or a task that the data and the run decide."""
+    """The inputs of a model or a task that come from the data and the run."""
 
     node: Features = field(default_factory=Features)
     edge: Features = field(default_factory=Features)
@@ -54,25 +54,27 @@ class Inputs:
     encoding: str | None = None
     """The name of the stored positional encodings in batches."""
     node_dims: tuple[tuple[str, int], ...] = ()
-    """(type, number of feature columns or 0) of a typed graph, in order. `node` is then the width of the relational layers."""
+    """(node type, number of feature columns or 0) for each type of a typed graph, in order. If set, `node` is the width of the relational layers."""
     relations: tuple[tuple[str, str, str], ...] = ()
     """(source type, name, target type) of each relation of a typed graph, in order."""
     edge_dims: tuple[int, ...] = ()
-    """Number of edge features of each relation, 0: none, if a typed graph's edge features are read. `edge` is then the width of the relational layers."""
+    """Number of edge features of each relation, 0 for none. Set if the edge features of a typed graph are read; `edge` is then the width of the relational
+    layers."""
     num_relations: int = 0
-    """Number of relations of links in a knowledge graph, with the inverse ones; 0: links have no relations."""
+    """Number of relations of links in a knowledge graph, including the inverse relations. 0: links have no relations."""
     edge_weight: bool = False
-    """Batches carry the weights of edges, which count in sums over neighbors."""
+    """Batches hold edge weights, which count in sums over neighbors."""
     standard: tuple[StandardColumn, ...] = ()
-    """Columns of features that the model standardises. Its weights hold these numbers too, and the weights' numbers count."""
+    """Feature columns that the model standardises. Their means and deviations are stored with the model's weights; if a checkpoint is loaded, its stored
+    numbers count."""
     standard_names: tuple[str, ...] = ()
-    """Names of the first of these columns."""
+    """Names of the first columns in `standard`."""
     embedded: tuple[EmbeddedColumn, ...] = ()
-    """Columns of category numbers, for which the model has trainable rows; their sum is appended to the features."""
+    """Columns of category indices. The model has a trained vector for each category; the sum of a node's vectors is appended to its features."""
     category_width: int = 0
-    """Width of these rows; 0: a plain graph has none."""
+    """Width of the trained vectors. 0: a plain graph has none."""
     categories: tuple[tuple[str, str, str], ...] = ()
-    """(type of nodes, name, digest of the categories) of columns of categories, one feature each. Other data must have the same columns."""
+    """(node type, name, digest of the categories) of each one-hot encoded column. Other data must have the same columns."""
 
 
 @dataclass(frozen=True)
@@ -82,52 +84,53 @@ class Row:
     options: str
     """Import path of the options' class."""
     build: str = ""
-    """Import path of a network's or sampler's class, which takes the options; jobs/tasks/node_task.py or graph_task.py makes a task."""
+    """Import path of the network's or sampler's class; its constructor takes the options. jobs/tasks/node_task.py or graph_task.py makes a task."""
     layers_are_hops: bool = False
-    """A sampled neighborhood has the model's depth."""
+    """The number of sampled hops equals the number of the model's layers."""
     takes_batches: bool = False
-    """The model takes the loaders' batches, not `graphmill.models.primitives.graphs.Graphs`."""
+    """The model reads the loaders' batches instead of `graphmill.models.primitives.graphs.Graphs`."""
     over_graphs: str = ""
-    """Import path of the same network over `graphmill.models.primitives.graphs.Graphs`, if the model takes batches."""
+    """For a model that reads batches: import path of the same network over `graphmill.models.primitives.graphs.Graphs`."""
     takes_types: bool = False
-    """The model is for typed graphs alone, and takes `graphmill.models.relational.network.TypedGraphs`."""
+    """The model works only on typed graphs and reads `graphmill.models.relational.network.TypedGraphs`."""
     graph_parallel: bool = False
     """The model can also be trained full-graph, sharded over the workers."""
     subject: str = ""
-    """Import path of the `graphmill.jobs.subjects.subject.Subject` of a task, if it is not the kind's own."""
+    """Import path of a task's `graphmill.jobs.subjects.subject.Subject`, if it differs from that of the kind."""
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of runs: its options, models, samplers and tasks, and the class that opens its data. The first entry of a table is the default."""
+    """A kind of runs: its options, models, samplers and tasks, and the class that opens its data. The first entry of each table is the default."""
 
     about: str
-    """The kind in words, as in "a run on many graphs"."""
+    """The kind in words for messages, such as "a run on many graphs"."""
     data: str
     """Import path of the class of `--data`, a frozen dataclass."""
     evaluation: str
-    """Import path of the class of `--evaluation`. It has `estimate` and `keeps_best` of `graphmill.jobs.config.config.NodeEvaluationOptions` and, but for
-    one graph, `batches(options)`: a split's sampler from that of training."""
+    """Import path of the class of `--evaluation`. It has `estimate` and `keeps_best` of `graphmill.jobs.config.config.NodeEvaluationOptions`. For kinds
+    other than one graph it also has `batches(options)`, which returns a split's sampler options for those of training."""
     subject: str
-    """Import path of the class of `graphmill.jobs.subjects.subject.Subject` that opens the data."""
+    """Import path of the `graphmill.jobs.subjects.subject.Subject` class that opens the data."""
     models: Mapping[str, Row]
     samplers: Mapping[str, Row]
     tasks: Mapping[str, Row]
     inputs: Inputs = field(default_factory=Inputs)
-    """Inputs with which options are checked before the data is known."""
+    """Inputs that options are checked with before the data is known."""
     to_graphs: str = ""
-    """Import path of a function, or of a class of such functions, that makes `graphmill.models.primitives.graphs.Graphs` from a batch. Empty: models take batches."""
+    """Import path of a function, or of a class of such functions, that converts a batch to `graphmill.models.primitives.graphs.Graphs`. Empty: models read
+    batches."""
     is_one_graph: bool = False
-    """Batches carry the stored columns of one graph's nodes and edges: encodings, weights, features of edges."""
+    """Batches hold the stored columns of one graph's nodes and edges: encodings, weights, edge features."""
     takes_own_samplers: bool = True
-    """A user's own sampler draws from this data."""
+    """A user's own sampler can draw from data of this kind."""
     chosen: tuple[str, ...] | None = ()
-    """Options that are chosen for the data if nobody sets them; None: by the model (`graphmill.jobs.config.defaults`)."""
+    """Options that are chosen for the data if nobody sets them. None: `graphmill.jobs.config.defaults` lists them by model."""
     without: tuple[str, ...] = ("relational",)
-    """Groups of options that this kind lacks."""
+    """Groups of options that runs of this kind do not have."""
 
     def table(self, group: str) -> Mapping[str, Row]:
-        """The table of "model", "sampler" or "task"."""
+        """The table for the group "model", "sampler" or "task"."""
         return cast(Mapping[str, Row], getattr(self, f"{group}s"))
 
 
@@ -232,12 +235,12 @@ TABLES = {group: {name: kind.table(group) for name, kind in KINDS.items()} for g
 
 GRAPH_PARALLEL = ", ".join(name for name, row in MODELS["nodes"].items() if row.graph_parallel)
 
-# Inputs with which options are checked before the data is known.
+# Inputs that options are checked with before the data is known.
 PLACEHOLDERS = {name: kind.inputs for name, kind in KINDS.items()}
 
 
 def find_kind(name: str) -> Kind:
-    """Our kind of this name, or a user's own. Raises ConfigError for a name that is neither."""
+    """Our kind of this name, or a user's own kind. Raises ConfigError if the name is neither."""
     if name in KINDS:
         return KINDS[name]
     own = _load_own("kind", name, KINDS)
@@ -247,19 +250,19 @@ def find_kind(name: str) -> Kind:
 
 
 def _load_own(group: str, name: str, known: Iterable[str]) -> Any:
-    """The object of an import path. Raises UsageError for a name that is no such path."""
+    """Imports the object at an import path. Raises UsageError if the name is not such a path."""
     if not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*", name):
         raise UsageError(
             f"{group}: expected one of {', '.join(known)}, or package.module:Name of your own, got {quoted(name)}; set --{group}"
         )
-    if sys.path[0] not in ("", os.getcwd()):  # as for `python -m`, and as Ray does for its workers
+    if sys.path[0] not in ("", os.getcwd()):  # as `python -m` does, and Ray for its workers
         sys.path.insert(0, os.getcwd())
     return load(name)
 
 
 @dataclass(frozen=True)
 class Component:
-    """A name of a table, or an import path, with its options."""
+    """A component's name, from a table or an import path, with its options."""
 
     name: str
     options: Any
@@ -271,17 +274,17 @@ class Component:
 
     @property
     def takes_types(self) -> bool:
-        """Whether the component is a model of typed graphs, which has no relational layers before it."""
+        """Whether the component is a model that works only on typed graphs. No relational layers come before such a model."""
         row = self.row("model", "nodes")
         return getattr(self.options, "takes_types", False) if row is None else row.takes_types
 
     def row(self, group: str, kind: str) -> Row | None:
-        """The component's entry of its table; None: it is a user's own."""
+        """The component's row of its table. None: the component is a user's own."""
         return find_kind(kind).table(group).get(self.name)
 
 
 def options_class(group: str, kind: str, name: str) -> type:
-    """The class of a component's options. Raises ConfigError for a name that is in no table and is no import path."""
+    """The class of a component's options. Raises ConfigError if the name is neither in a table nor an import path."""
     table = find_kind(kind).table(group)
     if name in table:
         return load(table[name].options)
@@ -302,7 +305,7 @@ def options_class(group: str, kind: str, name: str) -> type:
 
 
 def model_config(component: Component, inputs: Inputs) -> Any:
-    """The model's options with the fields that the data decides. Raises ConfigError if they contradict each other."""
+    """The model's options, with the fields that come from the data filled in. Raises ConfigError if the options contradict each other."""
     try:
         options = component.options
         position = getattr(options, "position", None)
@@ -314,7 +317,7 @@ def model_config(component: Component, inputs: Inputs) -> Any:
 
 
 def given_of(kind: type, inputs: Inputs) -> dict[str, Any]:
-    """The fields of these options that the data decides."""
+    """The values of the fields that these options take from the data."""
     values = {
         "node": inputs.node,
         "edge": inputs.edge,
@@ -332,7 +335,7 @@ def given_of(kind: type, inputs: Inputs) -> dict[str, Any]:
 
 
 def stored_encoding(options: Any) -> EncodingOptions | None:
-    """The positional encoding that a model of one graph's nodes reads from its batches."""
+    """The stored positional encoding that a model on one graph's nodes reads from its batches."""
     if isinstance(options, TokenGTConfig) and options.identifier == "laplacian":
         return EncodingOptions("laplacian", options.identifier_dim, options.laplacian_ends)
     position = getattr(options, "position", None)
@@ -345,11 +348,11 @@ def stored_encoding(options: Any) -> EncodingOptions | None:
 
 
 def sharding(options: Any) -> str | None:
-    """How several workers evaluate a model, by the field `sharding` of its options.
+    """The method by which several workers evaluate a model, from the field `sharding` of its options.
 
-    "rows": each worker computes a range of the whole graph's nodes, since the model reads other nodes only through `adjacency`, `by_source`,
-    `by_destination` and `by_graph`. "roots": each worker computes the subgraphs of its roots, and the model takes no other batches. None: each worker
-    computes the whole graph. Raises ConfigError for another word.
+    "rows": each worker computes a range of the whole graph's nodes. The model must read other nodes only through `adjacency`, `by_source`, `by_destination` and
+    `by_graph`. "roots": each worker computes the subgraphs of its roots; the model accepts no other batches. None: each worker computes the whole graph. Raises
+    ConfigError for any other value.
     """
     word = getattr(options, "sharding", None)
     if word not in ("rows", "roots", None):
@@ -358,9 +361,9 @@ def sharding(options: Any) -> str | None:
 
 
 def named(value_here: Any, before: Any = None) -> Any:
-    """A tree with import paths in place of classes, functions and objects. An object without an import path gets one that holds in this process alone.
+    """A tree in which import paths replace classes, functions and objects. An object without an import path gets a path that is valid only in this process.
 
-    `before`: the same place in the tree of a run whose objects these are.
+    `before`: the same part of the tree of a run that already used these objects.
     """
     if isinstance(value_here, Mapping):
         old_tree = before if isinstance(before, Mapping) else {}
@@ -386,7 +389,7 @@ def named(value_here: Any, before: Any = None) -> Any:
 
 
 def saved_by(run: str, advice: str = "start one without --run.resume") -> dict[str, Any]:
-    """The content of a run's config.json, unchecked. Raises FormatError, with the advice, for a folder without one."""
+    """The content of a run's config.json, not checked. Raises FormatError with the advice if the folder has no config.json."""
     from graphmill.cluster.runs.run_directory import load_config  # loads pyarrow
     from graphmill.cluster.runs.run_store import RunStore
 
@@ -394,18 +397,18 @@ def saved_by(run: str, advice: str = "start one without --run.resume") -> dict[s
 
 
 def give_model(run: str, model: Any) -> None:
-    """Puts a model's object in the place of the object that another process gave to the run; None: nothing is given."""
+    """Registers `model` in place of the model object that another process passed to the run. None: does nothing."""
     if model is not None:
         named({"model": model}, saved_by(run))
 
 
 def in_this_process(path: str) -> bool:
-    """Whether an import path holds in this process alone."""
+    """Whether an import path is valid only in this process."""
     return path.startswith((f"{OBJECTS}:", "__main__:"))
 
 
 def origin(path: str) -> Mapping[str, str]:
-    """The distribution, version and source hash of a user's own component or kind, kept with the run. Empty for ours."""
+    """Distribution, version and source hash of a user's own component or kind, stored with the run. Empty for our components."""
     if ":" not in path:
         return {}
     own = load(path)

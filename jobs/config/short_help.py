@@ -1,4 +1,5 @@
-"""The output of `--help`: for many options a line for each usual option, and the groups; `--help GROUP`, `--help WORD` and `--help all` print the rest."""
+"""The output of `--help`. A command with many options prints one line for each common option, and the groups. `--help GROUP`, `--help WORD` and `--help all`
+print the rest."""
 
 import re
 import textwrap
@@ -10,8 +11,8 @@ from graphmill.core.errors import UsageError
 from graphmill.core.public_names import nearest
 
 MOST = 25
-_MOST_LINES = 60  # of options that --help shows in full
-# Usual options of a training; each command and kind has some of them.
+_MOST_LINES = 60  # longer help is shortened
+# Common options of a training. Each command and kind has a part of them.
 USUAL = (
     *("plan", "quiet", "data.path", "data.nodes", "data.molecules"),
     *("model", "model.width", "model.num_layers", "model.dropout"),
@@ -25,10 +26,10 @@ _WIDTH, _COLUMN = 118, 34
 
 @dataclass(frozen=True)
 class Option:
-    """An option as `--help` and completion know it, or the heading of a group of options."""
+    """An option as `--help` and completion show it, or the heading of a group of options."""
 
-    flag: str  # without dashes; in capitals: a word before the flags; equal to `group`: a heading
-    metavar: str | None  # None: a heading that is no option
+    flag: str  # no dashes; capitals: a positional word; equal to `group`: a heading
+    metavar: str | None  # None: a heading without a value
     text: str
     default: str | None = None
     group: str = ""
@@ -41,7 +42,7 @@ class Option:
 
     @property
     def line(self) -> str:
-        """Its first sentence and its default, cut at a width."""
+        """The first sentence of the text and the default, cut to the width of a line."""
         sentence = re.split(r"(?<=[\w)])\.\s", self.text)[0].rstrip(".")
         default = "" if self.default is None else f" ({self.default})"
         width = max(20, _WIDTH - max(_COLUMN, len(self._head)) - len(default))
@@ -49,7 +50,7 @@ class Option:
 
     @property
     def lines(self) -> list[str]:
-        """Its whole text."""
+        """The whole text, wrapped."""
         text = self.text if self.default is None else f"{self.text} (default {self.default})"
         if self.flag == self.group:
             return [f"{self._head.strip()}: {text}"]
@@ -57,7 +58,7 @@ class Option:
 
 
 class HelpShown(SystemExit):
-    """The end, with status 0, of a command that has printed its help."""
+    """Ends a command that has printed its help, with status 0."""
 
     def __init__(self, options: Sequence[Option]) -> None:
         super().__init__(0)
@@ -65,7 +66,7 @@ class HelpShown(SystemExit):
 
 
 def take_topics(words: Sequence[str]) -> tuple[list[str], list[str] | None]:
-    """(the words without `--help` and what follows it up to the next flag, which is what help is asked about); None: no help is asked for."""
+    """(the words without `--help` and its topics; the topics, which are the words after `--help` up to the next flag). Topics are None without `--help`."""
     rest: list[str] = []
     topics: list[str] | None = None
     asked = False
@@ -81,7 +82,7 @@ def take_topics(words: Sequence[str]) -> tuple[list[str], list[str] | None]:
 
 
 def show_help(about: str, usage: str, options: Sequence[Option], topics: Sequence[str], command: str) -> NoReturn:
-    """Prints what `--help` with these topics says and ends the process. Raises UsageError for a topic that no option has."""
+    """Prints the help on these topics and ends the process. Raises UsageError for a topic that matches no option."""
     lines = whole_help(options)
     if topics or len(lines) > _MOST_LINES:
         lines = short_help(options, topics, command)
@@ -91,7 +92,7 @@ def show_help(about: str, usage: str, options: Sequence[Option], topics: Sequenc
 
 
 def whole_help(options: Sequence[Option]) -> list[str]:
-    """All lines of all options, with an empty line between groups."""
+    """The full text of all options, with an empty line between groups."""
     lines: list[str] = []
     for before, option in zip([*options[:1], *options], options, strict=False):
         lines += ["", *option.lines] if option.group != before.group else option.lines
@@ -99,7 +100,7 @@ def whole_help(options: Sequence[Option]) -> list[str]:
 
 
 def short_help(options: Sequence[Option], topics: Sequence[str], command: str) -> list[str]:
-    """The lines that `--help` with these topics prints. Raises UsageError for a topic that no option has."""
+    """The lines that `--help` prints for these topics. Raises UsageError for a topic that matches no option."""
     if list(topics) == ["all"]:
         return whole_help(options)
     known = {option.flag: option for option in options if option.metavar is not None and not option.flag.isupper()}

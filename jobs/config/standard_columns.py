@@ -1,4 +1,4 @@
-"""The columns of features that a run standardises."""
+"""Chooses the feature columns that a run standardises."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -14,14 +14,14 @@ from graphmill.storage.format.manifest import Manifest
 from graphmill.storage.format.source import FeatureColumn
 from graphmill.storage.format.statistics import ColumnStatistics
 
-_NAMED = 3  # columns named in the output
+_NAMED = 3  # number of columns that the output names
 
 
 def with_standard_columns(
     inputs: Inputs, rows: Iterable[Manifest | GraphSetManifest], options: NodeDataOptions | GraphSetOptions
 ) -> Inputs:
-    """The inputs with the columns to standardise: of the nodes and, if the run reads them, the edges of a graph (of all types and relations) or a set. Raises
-    ConfigError if they are asked for and a manifest has no numbers of them."""
+    """The inputs with the columns to standardise, of a graph (all types and relations) or of a set: columns of the nodes and, if the run reads edge
+    features, of the edges. Raises ConfigError if the user asks to standardise and a manifest has no statistics of the columns."""
     embedded = {own[:2] for own in inputs.embedded}
     chosen: list[StandardColumn] = []
     names: list[str] = []
@@ -44,7 +44,7 @@ def with_standard_columns(
 def _tables(
     row: Manifest | GraphSetManifest, options: NodeDataOptions | GraphSetOptions
 ) -> list[tuple[str, int, Sequence[ColumnStatistics], list[str]]]:
-    """(type or relation of the rows, number of columns, their statistics, their names if known) of each table of numbers."""
+    """(node type or relation, number of columns, their statistics, their names if known) for each feature table."""
     if isinstance(row, GraphSetManifest):
         both = ("", row.node, row.measured.node_columns), (OF_EDGES, row.edge, row.measured.edge_columns)
         return [(part, schema.dim, columns, []) for part, schema, columns in both if schema.holds_numbers]
@@ -60,7 +60,7 @@ def _tables(
 
 
 def feature_names(columns: Iterable[FeatureColumn]) -> list[str]:
-    """A name of each feature that a table's columns became."""
+    """A name for each feature that the columns of a table produced."""
     names: list[str] = []
     for column in columns:
         several = {"number": ["", " is empty"], "categories": [f" {value}" for value in column.values]}
@@ -72,9 +72,9 @@ def feature_names(columns: Iterable[FeatureColumn]) -> list[str]:
 def have_other_scale(columns: Sequence[ColumnStatistics]) -> np.ndarray:
     """bool [columns]: whether the column's scale is so far from 1 that models cannot learn from it, or learn from nothing else.
 
-    A column's size is the root mean square of its nonzero numbers: 1 for one-hot columns and bags of words, however rare. Out of bounds are: a size
-    above 10, or below a hundredth of the mean of all (sizes above 1 count as 1); a mean more than 100 deviations from 0, if no number is 0; and every
-    size if all add up to less than 0.3.
+    The size of a column is the root mean square of its nonzero numbers. It is 1 for one-hot columns and bags of words, however rare. The scale is far from 1 in
+    three cases: the size is above 10, or below a hundredth of the mean size of all columns (sizes above 1 count as 1); the mean is more than 100 deviations
+    from 0 and no number is 0; or all sizes add up to less than 0.3, which concerns every column.
     """
     mean, deviation, nonzero = np.array([(own.mean, own.deviation, own.nonzero) for own in columns]).reshape(-1, 3).T
     size = np.sqrt((mean**2 + deviation**2) / np.where(nonzero > 0, nonzero, 1))
@@ -84,7 +84,7 @@ def have_other_scale(columns: Sequence[ColumnStatistics]) -> np.ndarray:
 
 
 def standard_choice(inputs: Inputs) -> str:
-    """A line about the standardised columns, with names and numbers of the first."""
+    """One line for the output: number of standardised columns, with the names and statistics of the first."""
     named = zip(inputs.standard_names, inputs.standard, strict=False)
     texts = [f"{name}: mean {mean:.4g}, deviation {std:.4g}" for name, (*_, mean, std) in named]
     texts += ["…"] * (len(inputs.standard) > len(texts))

@@ -1,4 +1,4 @@
-"""The columns that a graph stores in addition to features and labels of nodes, and the columns that a run reads."""
+"""The columns that a graph stores in addition to the features and labels of nodes, and which of these columns a run reads."""
 
 import hashlib
 from collections.abc import Collection, Iterable
@@ -14,7 +14,8 @@ from graphmill.storage.format.source import FeatureColumn, SourceInfo
 
 
 def embedded_columns(of: str, columns: Iterable[FeatureColumn]) -> tuple[EmbeddedColumn, ...]:
-    """The columns of a type of nodes, or (empty) of a plain graph, for which a model has trainable rows: one for each category, and one for all other values."""
+    """The embedded columns of a node type, or of a plain graph (empty type). A model has a trained vector for each category of a column, and one for all
+    other values."""
     columns = list(columns)
     return tuple(
         (of, sum(before.width for before in columns[:index]), own.name, len(own.values) + 1, _digest(own.values))
@@ -24,7 +25,7 @@ def embedded_columns(of: str, columns: Iterable[FeatureColumn]) -> tuple[Embedde
 
 
 def category_columns(of: str, columns: Iterable[FeatureColumn]) -> tuple[tuple[str, str, str], ...]:
-    """(type of nodes, name, digest of the categories) of columns whose features are learnt categories."""
+    """(node type, name, digest of the categories) of each column of categories that is one-hot encoded."""
     return tuple((of, own.name, _digest(own.values)) for own in columns if own.kind == "categories" and own.values)
 
 
@@ -38,10 +39,10 @@ class EdgeWeights:
 
     graph: str
     least: float | None
-    """The least weight; None: a weight is not finite, or an older version ingested the graph."""
+    """The smallest weight. None: a weight is not finite, or an older version ingested the graph."""
 
     def check(self) -> None:
-        """Raises ConfigError if a weight is below 0, or may be."""
+        """Raises ConfigError if a weight is below 0, or if the smallest weight is not known."""
         if self.least is None or self.least < 0:
             least = "not known" if self.least is None else f"{self.least:g}"
             raise ConfigError(
@@ -51,10 +52,10 @@ class EdgeWeights:
 
 
 def edge_weights(data: Manifest | SourceInfo, config: RunConfig) -> EdgeWeights | None:
-    """The weights, for a typed graph of the relation with the least one; None: edges have no weights. Weights of a source that is not read yet are taken to be
-    at least 0.
+    """The edge weights; for a typed graph, the weights of the relation with the smallest weight. None: edges have no weights. Weights of a source that is not
+    read yet are assumed to be at least 0.
 
-    Raises ConfigError if the run asks for weights and there are none.
+    Raises ConfigError if the options ask for weights and the edges have none.
     """
     rows = data.edge_types.values() if isinstance(data, Manifest) else (data,)
     weights = [
@@ -70,7 +71,7 @@ def edge_weights(data: Manifest | SourceInfo, config: RunConfig) -> EdgeWeights 
 
 
 def choose_weights(config: RunConfig, weights: EdgeWeights | None, *, is_typed: bool = False) -> bool:
-    """Whether the model or the sampler reads the graph's weights. Raises ConfigError if they are asked for and cannot be read, or are negative."""
+    """Whether the model or the sampler reads the graph's weights. Raises ConfigError if the options ask for weights that are negative or cannot be read."""
     asked, sampler = config.data.edge_weight, config.sampler.options
     in_columns = "weight" in getattr(sampler, "edge_columns", ())
     if asked == "no" and in_columns:
@@ -89,7 +90,7 @@ def choose_weights(config: RunConfig, weights: EdgeWeights | None, *, is_typed: 
 
 
 def _why_not(config: RunConfig, weights: EdgeWeights, is_typed: bool) -> str | None:
-    """The reason why neither the model nor, as in PPR and Node2Subgraph, the sampler can read the weights."""
+    """The reason why the weights cannot be read, neither by the model nor by the sampler (PPR and Node2Subgraph can read weights)."""
     model, sampler = config.model, config.sampler
     reads = getattr(model.options, "reads_weights", model.is_foreign and config.data.edge_weight == "yes")
     if not (reads or (is_typed and config.relational.num_layers > 0) or hasattr(sampler.options, "by_weight")):
@@ -104,7 +105,7 @@ def _why_not(config: RunConfig, weights: EdgeWeights, is_typed: bool) -> str | N
 
 
 def unread_columns(manifest: Manifest, read: Collection[str] = (), *, splits: bool = True) -> list[str]:
-    """Columns that the graph stores and `read` (weight, feature, time) does not name, each with the option that reads it."""
+    """Stored columns that `read` (weight, feature, time) does not name, each with the option that makes the run read it."""
     of_nodes = manifest.part is None or not manifest.has_topology
     num_features, further = manifest.edge_feature_dim, manifest.num_split_sets - 1
     stored = {
@@ -122,7 +123,7 @@ def unread_columns(manifest: Manifest, read: Collection[str] = (), *, splits: bo
 
 
 def unread(manifest: Manifest, config: RunConfig, inputs: Inputs) -> str:
-    """A line about the stored columns, of all parts of the graph, that this run does not read; empty: it reads all."""
+    """One line about the stored columns, of all parts of the graph, that this run does not read. Empty: the run reads all of them."""
     sampler = config.sampler.options
     scheme = getattr(sampler, "scheme", "uniform")
     uses = {

@@ -1,1 +1,1 @@
-"""A run's data, prepared if it does not exist yet. Imports: jobs.config and its floor."""
+"""The data of a run, prepared if it does not exist yet. Imports: jobs.config and the packages below it."""

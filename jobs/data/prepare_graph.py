@@ -1,4 +1,4 @@
-"""From `--data` to a stored graph: opens a prepared graph, or prepares an OGB set or the synthetic default once."""
+"""Opens the stored graph for `--data`: a prepared graph, an OGB set or the synthetic default. An OGB set and the default are prepared once."""
 
 import contextlib
 from collections.abc import Iterator
@@ -29,9 +29,9 @@ def prepare_graph(options: NodeDataOptions, *, kind: type[_Kind]) -> _Kind: ...
 
 
 def prepare_graph(options: NodeDataOptions, *, kind: Any = PLAIN_OR_TYPED) -> Any:
-    """The graph that the options name. A graph that the job prepares lies under `folder`, and the next run uses it again.
+    """Opens the graph that the options name. A graph that the job prepares is stored in `folder`, and the next run opens it again.
 
-    Raises FormatError if the graph is not of this kind.
+    Raises FormatError if the stored data is not a graph of this kind.
     """
     graph = find_graph(options, kind=kind)
     if graph is not None:
@@ -44,7 +44,7 @@ def prepare_graph(options: NodeDataOptions, *, kind: Any = PLAIN_OR_TYPED) -> An
         from graphmill.storage.importers.public.ogb_links import ogb_link_graph
         from graphmill.storage.importers.public.ogb_nodes import is_directed, ogb_graph
 
-        # Citations are used undirected in the literature; products comes with both directions.
+        # The literature uses citations undirected; products stores both directions.
         undirected = (not options.directed and is_directed(options.path)) or None
         read = ogb_link_graph if options.path.startswith("ogbl-") else ogb_graph
         source = read(options.path, Path(options.folder) / "ogb")
@@ -66,7 +66,7 @@ def prepare_graph(options: NodeDataOptions, *, kind: Any = PLAIN_OR_TYPED) -> An
 
 @contextlib.contextmanager
 def unless_another_was_first(url: str) -> Iterator[None]:
-    """Ignores the block's error if another job has prepared the same graph meanwhile."""
+    """Ignores an error of the block if another job has prepared the same graph in the meantime."""
     try:
         yield
     except (ConflictError, ConfigError):
@@ -75,7 +75,7 @@ def unless_another_was_first(url: str) -> Iterator[None]:
 
 
 def find_graph(options: NodeDataOptions, *, kind: Any = PLAIN_OR_TYPED) -> StoredGraph | TypedGraph | None:
-    """The stored graph; None: the job would prepare it first."""
+    """The stored graph. None: the job must prepare it first."""
     if options.path is not None and not options.path.startswith(("ogbn-", "ogbl-")):
         from graphmill.storage.importers.public.data_sets import check_ingested
 
@@ -99,7 +99,7 @@ def find_graph(options: NodeDataOptions, *, kind: Any = PLAIN_OR_TYPED) -> Store
 
 
 def not_there_yet(options: NodeDataOptions) -> tuple[SourceInfo, dict[str, int]] | None:
-    """(source, sizes of splits) of the embedded graph before it is made; None for any other graph."""
+    """(source, sizes of splits) of the embedded graph that is not made yet. None for any other graph."""
     if options.path is not None:
         return None
     source = _synthetic(options)
@@ -108,7 +108,7 @@ def not_there_yet(options: NodeDataOptions) -> tuple[SourceInfo, dict[str, int]]
 
 
 def how_to_make(options: NodeDataOptions) -> str:
-    """The command that prepares the graph as a job's first run would."""
+    """The command that prepares the graph like the first run of a job."""
     target = _place(options)[1]
     kept = f"{target} --partitions {options.partitions} --partitioner {options.partitioner} --seed {options.graph_seed}"
     links = options.links
@@ -139,7 +139,7 @@ def _synthetic(options: NodeDataOptions) -> SyntheticGraph:
 
 
 def store_encoding(graph: StoredGraph | TypedGraph, options: EncodingOptions) -> StoredGraph | TypedGraph:
-    """The graph with this encoding, which is computed and published as a further snapshot if it is not stored yet."""
+    """The graph with this encoding. An encoding that is not stored yet is computed and published as a new snapshot."""
     from graphmill.storage.encoding.encode import encode
 
     origin = graph.manifest.origin

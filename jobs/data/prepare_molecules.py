@@ -1,4 +1,5 @@
-"""From `--data` to stored molecules: opens a prepared set, or prepares a table of SMILES or the embedded molecules once."""
+"""Opens the stored molecules for `--data`: a prepared set, a table of SMILES or the embedded molecules. A table and the embedded molecules are prepared
+once."""
 
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from graphmill.storage.snapshots.snapshots import has_graph
 
 
 def prepare_molecules(graphs: GraphSetOptions, target_name: str | None) -> StoredGraphs:
-    """The set that the options name. A set that the job prepares lies under `folder`, and the next run uses it again."""
+    """Opens the set that the options name. A set that the job prepares is stored in `folder`, and the next run opens it again."""
     stored = find_molecules(graphs, target_name)
     if isinstance(stored, StoredGraphs):
         return stored
@@ -30,7 +31,7 @@ def prepare_molecules(graphs: GraphSetOptions, target_name: str | None) -> Store
 
 
 def find_molecules(graphs: GraphSetOptions, target_name: str | None) -> StoredGraphs | tuple[MoleculeSource, Path]:
-    """The stored set; if it does not exist, the source and the folder of its preparation."""
+    """The stored set. If it does not exist: its source and the folder to prepare it in."""
     if graphs.path is not None and not graphs.path.endswith(TABLE_ENDINGS):
         check_ingested(graphs.path)
         return open_graphs(graphs.path, graphs.snapshot)
@@ -57,7 +58,7 @@ def find_molecules(graphs: GraphSetOptions, target_name: str | None) -> StoredGr
 
 
 def how_to_make(graphs: GraphSetOptions, target_name: str | None, target: Path) -> str:
-    """The command that prepares the set as a job's first run would."""
+    """The command that prepares the set like the first run of a job."""
     if graphs.path is None:
         return f"graphmill ingest embedded {target} --count {graphs.molecules}"
     chosen = "" if target_name is None else f" --table.targets {target_name}"
