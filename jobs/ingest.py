@@ -16,10 +16,10 @@
     python jobs/ingest.py zinc runs/zinc --root data/sets                      # a public set of many graphs
     python jobs/ingest.py pcqm4mv2 s3://bucket/pcqm4mv2 --root data/ogb --workers 16
 
-`--help` lists the options for one graph, `embedded --help` those for molecules, `zinc --help` those for a public set of graphs. You should see progress, then what was written. Exit
-code 1 and one line where the source is not valid; a graph leaves nothing at the url then. Molecules: one core does about 10,000 of QM9's
-size a second, rejects.csv in the snapshot lists the rows that could not be read, and after an interruption the same command goes on
-where it was. PyG and DGL objects are ingested from Python: `ingest(pyg_graph(data), url)`.
+`--help` lists the options for one graph, `embedded --help` the options for molecules, `zinc --help` the options for a public set of graphs. You should see
+progress, then a summary of the stored data. If the source is not valid, the command prints one line and exits with 1; for a graph, nothing is left at the URL.
+Molecules: one core processes about 10,000 molecules of QM9's size a second. rejects.csv in the snapshot lists the rows that could not be read. After an
+interruption the same command continues where it stopped. PyG and DGL objects are ingested from Python: `ingest(pyg_graph(data), url)`.
 """
 
 import sys
@@ -51,52 +51,55 @@ if TYPE_CHECKING:
     from graphmill.storage.ingestion.ingest import Progress
     from graphmill.storage.molecules.molecule_source import MoleculeSource
 
-_SMILES = "smiles:"  # begins a source that is a table of SMILES
+_SMILES = "smiles:"  # prefix of a source that is a table of SMILES
 _TRIPLES = "triples:"
 _REASONS_SHOWN = 5
 
 
 @dataclass(frozen=True, kw_only=True)
 class IngestConfig(IngestOptions):
-    """Write a graph as Arrow partitions that lie at an fsspec URL."""
+    """Write a graph to an fsspec URL, as Arrow partitions."""
 
     GIVEN: ClassVar = ("num_partitions", "undirected", "memory_budget_bytes", "num_threads")
     source: str
-    """A stored graph or set of molecules with --place hosts. Else `synthetic`, an OGB node set (`ogbn-products`, `ogbn-arxiv`) or link set (`ogbl-collab`,
-    `ogbl-citation2`, `ogbl-ppa`), a public set by its name (`cora`, `flickr` …: docs/guides/data_sets.md), a `.npz` file, or a table of edges: .parquet,
-    .arrow, .feather, .csv, .tsv, .txt (also .gz, .bz2, .zst, .xz), .mtx, a folder of part files or a glob, local or at a URL. For several types of nodes: a
-    `.yaml` file that names tables, or the folder of its `graph.yaml`, `ogbn-mag`, or `synthetic-mag`."""
+    """Source of the graph. Without --place hosts: `synthetic`; an OGB node set (`ogbn-products`, `ogbn-arxiv`) or link set (`ogbl-collab`, `ogbl-citation2`,
+    `ogbl-ppa`); a public set by its name (`cora`, `flickr` …: docs/guides/data_sets.md); a `.npz` file; or a table of edges (.parquet, .arrow, .feather,
+    .csv, .tsv, .txt, also .gz, .bz2, .zst, .xz; .mtx; a folder of part files or a glob; local or at a URL). For several types of nodes: a `.yaml` file that
+    names tables, or the folder of its `graph.yaml`, `ogbn-mag`, or `synthetic-mag`. With --place hosts: a stored graph or set of molecules."""
     url: str
-    """Where to write: a path, or file://, s3://, gs://. Must be absent or empty, or with --overwrite a graph; never a folder of other files."""
+    """Where to write: a path, or file://, s3://, gs://. It must be absent or empty, or with --overwrite a graph; never a folder of other files."""
     partitions: int = 4
     """Number of partitions."""
     reverse_edges: Literal["auto", "add", "keep"] = "auto"
-    """add: also store every edge's reverse, and one of equal edges with their weights and features summed; of a relation between two types a relation rev_NAME.
-    keep: store the edges as they are. auto: add for sources that give undirected edges once, for OGB's citation graphs and for ogbn-mag."""
+    """Whether to store the reverse of each edge. add: also store every edge's reverse; equal edges are merged, and their weights and features summed; a
+    relation between two types gets a relation rev_NAME. keep: store the edges as they are. auto: add for sources that list each undirected edge once, for
+    OGB's citation graphs and for ogbn-mag."""
     memory_mib: int = 1024
-    """Budget for chunks and buckets, in addition to about 20 bytes per node."""
+    """Memory for chunks and buckets, in MiB, in addition to about 20 bytes per node."""
     threads: Count | None = None
-    """Threads that group and sort edges, as far as the budget allows. Default: one per core."""
+    """Number of threads that group and sort edges, limited by the memory budget. Default: one per core."""
     place: Literal["url", "hosts"] = "url"
-    """hosts: copy each partition of the graph at SOURCE, its origin, to the path URL on the disk of the Ray cluster's host that will serve it; a set of
-    molecules to the disk of each host."""
+    """hosts: copy each partition of the graph at SOURCE to the path URL on the disk of the Ray cluster's host that will serve the partition. A set of
+    molecules is copied to the disk of every host. SOURCE is recorded as the origin."""
     ogb_root: str = "data/ogb"
-    """Folder of OGB sets: ogbn-products lies in <ogb-root>/ogbn_products."""
+    """Folder of OGB sets. ogbn-products, for example, is in <ogb-root>/ogbn_products."""
     download: bool = True
-    """Download a missing OGB set (ogbn-products: 1.4 GB)."""
+    """Download an OGB set that is missing (ogbn-products: 1.4 GB)."""
     ogb_years: bool = False
-    """ogbl-collab: use the years of edges and held-out links as their times; an edge in two years is two edges."""
+    """ogbl-collab: store the years of edges and held-out links as their times. An edge in two years is then two edges."""
     root: str = "data/sets"
-    """Folder of a public set's files, as its publisher packs them. Nothing is downloaded; a missing file is named, with its source."""
+    """Folder of a public set's files, as its publisher packs them. Nothing is downloaded. The error for a missing file names the file and its source."""
     per_class: Count | None = None
-    """Draw splits: so many nodes of each class validate, as many test, the rest train. Default: the set's splits, else TokenGT's 30."""
+    """Draw splits: this many nodes of each class for validation and as many for test; the rest is for training. Default: the set's splits, otherwise
+    TokenGT's 30."""
     split_sets: Count = 7
-    """Number of these splits, drawn by --seed."""
+    """Number of splits to draw, with --seed."""
     synthetic: SyntheticOptions = field(default_factory=SyntheticOptions)
     node_features: Literal["source", "edge-means"] = "source"
-    """edge-means: features of nodes without features are the means of their edges' features, the usual input for ogbn-proteins."""
+    """edge-means: nodes without features get the means of their edges' features, the usual input for ogbn-proteins."""
     repeated_triples: Literal["keep", "drop"] = "keep"
-    """A triple in two of train, valid and test: keep both, as published, or drop it from the earlier split. Their number is printed."""
+    """A triple that is in two of train, valid and test: keep it in both, as published, or drop it from the earlier split. The command prints the number of
+    such triples."""
     mag: SyntheticMagOptions = field(default_factory=SyntheticMagOptions)
     edge_list: EdgeListOptions = field(default_factory=EdgeListOptions)
     ray: SessionOptions = field(default_factory=SessionOptions)
@@ -109,7 +112,7 @@ class IngestConfig(IngestOptions):
         typed = is_typed(self.source)
         other = EdgeListOptions(
             features_as=self.edge_list.features_as if typed and not named else None
-        )  # allowed for tables of any kind
+        )  # also valid for tables of several types
         if self.edge_list != other and (named or typed or self.source.endswith(".npz")):
             raise ConfigError(
                 f"edge_list: expected a table of edges as the source, got {self.source}; leave the options --edge-list.… out"
@@ -123,17 +126,17 @@ class IngestSetConfig:
     """Write a public set of many graphs at an fsspec URL."""
 
     source: str
-    """The set's name: docs/guides/data_sets.md lists them."""
+    """The set's name. docs/guides/data_sets.md lists all names."""
     url: str
-    """Where to write: a path, or file://, s3://, gs://. Must be absent or empty, or with --overwrite a set of graphs; never other files."""
+    """Where to write: a path, or file://, s3://, gs://. It must be absent or empty, or with --overwrite a set of graphs; never other files."""
     root: str = "data/sets"
-    """Folder of the set's files, as its publisher packs them. Nothing is downloaded; a missing file is named, with its source."""
+    """Folder of the set's files, as its publisher packs them. Nothing is downloaded. The error for a missing file names the file and its source."""
     shard_rows: Count = 20_000
-    """Graphs of one shard, which is built in memory."""
+    """Number of graphs in a shard. Each shard is built in memory."""
     overwrite: bool = False
-    """Publish a new snapshot of the set at the url; the old ones stay."""
+    """Publish a new snapshot of the set at the url. Old snapshots are kept."""
     scratch: str | None = None
-    """Local directory for the shards before they are published; None: the set's folder, or the system's if the url is remote."""
+    """Local directory for the shards before they are published. None: the set's folder or, if the url is remote, the system's temporary directory."""
     split: SplitOptions = field(default_factory=SplitOptions)
 
     def __post_init__(self) -> None:
@@ -142,18 +145,19 @@ class IngestSetConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class IngestMoleculesConfig(MoleculeIngestOptions):
-    """Write molecules as graphs that lie at an fsspec URL."""
+    """Write molecules to an fsspec URL, as graphs."""
 
     source: str
     """`embedded`, `pcqm4mv2`, or `smiles:` and a table of SMILES (.csv, .tsv, .txt, .smi, also .gz, .bz2, .zst, .xz; .parquet, .arrow, .feather; a folder of such or a glob) at a path or fsspec URL."""
     url: str
-    """Where to write: a path, or file://, s3://, gs://. Must be absent or empty, or with --overwrite a set of graphs; never other files."""
+    """Where to write: a path, or file://, s3://, gs://. It must be absent or empty, or with --overwrite a set of graphs; never other files."""
     root: str = "data/ogb"
-    """Folder of PCQM4Mv2: pcqm4m-v2 itself, or the folder that has it. Nothing is downloaded."""
+    """Folder of PCQM4Mv2: pcqm4m-v2 itself, or its parent folder. Nothing is downloaded."""
     count: int = 3000
-    """Molecules of the embedded source, at most about 5,000."""
+    """Number of molecules of the embedded source, at most about 5,000."""
     holdout: Size = 0
-    """pcqm4mv2: so many training molecules validate, and the official validation part is the test part; GRIT's and PPGT's scores have 150000."""
+    """pcqm4mv2: number of training molecules to use for validation; the official validation part becomes the test part. GRIT's and PPGT's scores used
+    150000."""
     table: SmilesOptions = field(default_factory=SmilesOptions)
     ray: SessionOptions = field(default_factory=SessionOptions)
 
@@ -167,7 +171,7 @@ class IngestMoleculesConfig(MoleculeIngestOptions):
 
 
 def refuse_options_of_one_graph(source: str, kind: type, named: Collection[str]) -> None:
-    """Ends with status 2 if one of the options that were `named` is for a single graph, and this source is a set of many."""
+    """Ends the process with status 2 if an option in `named` is only for one graph, but the source is a set of many graphs."""
     for name in named:
         if name in option_names(IngestConfig) and name not in option_names(kind):
             flag = name.replace("_", "-")
@@ -188,7 +192,7 @@ def is_table(source: str) -> bool:
 
 
 def build_typed_source(config: IngestConfig, progress: "Progress") -> "TypedSource":
-    """The graph that `config.source` names. Errors as `build_source`."""
+    """The typed graph that `config.source` names. Raises the errors of `build_source`."""
     if config.per_class is not None:
         raise ConfigError(f"per_class: expected a public set of one type, got {config.source}; leave --per-class out")
     if config.source == "synthetic-mag":
@@ -205,7 +209,7 @@ def build_typed_source(config: IngestConfig, progress: "Progress") -> "TypedSour
 
 
 def build_source(config: IngestConfig, progress: "Progress") -> "GraphSource":
-    """The graph that `config.source` names. Raises ConfigError for a name of no known kind, DataError for unusable data."""
+    """The graph that `config.source` names. Raises ConfigError for an unknown source, DataError for unusable data."""
     name = config.source
     if config.ogb_years and not name.startswith("ogbl-"):
         raise ConfigError(f"ogb_years: expected ogbl-collab, got {name}; leave --ogb-years out")
@@ -251,8 +255,8 @@ def build_source(config: IngestConfig, progress: "Progress") -> "GraphSource":
 
 
 def with_edge_means(graph: "GraphSource", config: IngestConfig) -> "GraphSource":
-    """The graph with the means of edge features as node features, if they are asked for. Raises ConfigError if links are held out: their features would be
-    in the means."""
+    """The graph, with the means of edge features as node features if the options ask for them. Raises ConfigError if links are held out, because the means
+    would contain the features of held-out links."""
     if config.node_features == "source":
         return graph
     from graphmill.storage.importers.memory.edge_means import EdgeMeans
@@ -265,7 +269,7 @@ def with_edge_means(graph: "GraphSource", config: IngestConfig) -> "GraphSource"
 
 
 def with_splits(graph: "GraphSource", config: IngestConfig, per_class: int | None) -> "GraphSource":
-    """The graph with drawn splits of `per_class` nodes, if they are asked for."""
+    """The graph, with drawn splits if `per_class` is set."""
     from graphmill.storage.importers.memory.array_graph import ArrayGraph
     from graphmill.storage.importers.public.named_graphs import per_class_splits
 
@@ -281,12 +285,12 @@ def with_splits(graph: "GraphSource", config: IngestConfig, per_class: int | Non
 
 
 def holds_molecules(source: str) -> bool:
-    """Whether the source is a set of molecules, not one graph."""
+    """Whether the source is a set of molecules."""
     return source in ("embedded", "pcqm4mv2") or source.startswith(_SMILES)
 
 
 def build_molecules(config: IngestMoleculesConfig) -> "MoleculeSource":
-    """The molecules that `config.source` names. Raises ConfigError for a file of another kind, DataError for unusable data."""
+    """The molecules that `config.source` names. Raises ConfigError for an unsupported file type, DataError for unusable data."""
     if config.source == "embedded":
         from graphmill.storage.molecules.enumerated_molecules import EnumeratedMolecules
 
@@ -302,11 +306,11 @@ def build_molecules(config: IngestMoleculesConfig) -> "MoleculeSource":
 
 
 def add_reverse(config: IngestConfig) -> bool | None:
-    """The value of `reverse_edges` for this source, as `IngestOptions.undirected`."""
+    """The value of `IngestOptions.undirected` for this source and `reverse_edges`."""
     if config.reverse_edges != "auto":
         return config.reverse_edges == "add"
     if config.source in ("ogbn-mag", "synthetic-mag"):
-        return True  # typed sampling follows in-edges: papers reach their authors by them, authors their papers by the reverses
+        return True  # typed sampling follows in-edges: authors are reached from papers by them, papers from authors by reverses
     if config.source.startswith(("ogbn-", "ogbl-")):
         from graphmill.storage.importers.public.ogb_nodes import is_directed
 
@@ -315,7 +319,7 @@ def add_reverse(config: IngestConfig) -> bool | None:
 
 
 def refuse_memory(url: str) -> None:
-    """Raises ConfigError for a url whose graph would end with this process."""
+    """Raises ConfigError for a url in memory, because the graph would be lost when this process ends."""
     from fsspec.implementations.memory import MemoryFileSystem
 
     from graphmill.storage.filesystem.urls import split_url
@@ -327,7 +331,7 @@ def refuse_memory(url: str) -> None:
 
 
 def ingest_options(config: IngestConfig) -> IngestOptions:
-    """The options with the command line's names in the fields of ingestion."""
+    """The options of ingestion, with the command line's options copied to the field names of `IngestOptions`."""
     return replace(
         config,
         num_partitions=config.partitions,
@@ -338,7 +342,7 @@ def ingest_options(config: IngestConfig) -> IngestOptions:
 
 
 def ingest_graph(config: IngestConfig, report: "Progress") -> "tuple[int, int, str, str]":
-    """(bytes, number of edges, what was written, what to do next)"""
+    """Returns (bytes, number of edges, summary of the stored graph, next commands)."""
     from graphmill.storage.ingestion.ingest import ingest
     from graphmill.storage.ingestion.typed_sources import with_drawn_splits
     from graphmill.storage.splits.drawn_split import SplitSource
@@ -384,7 +388,7 @@ def ingest_graph(config: IngestConfig, report: "Progress") -> "tuple[int, int, s
 
 
 def roles_of(*sources: "NodeSource | EdgeSource") -> str:
-    """A line on the role of each column of these sources' tables; empty without columns."""
+    """The role of each column in the tables of these sources, one line each. Empty if the tables have no columns."""
     from graphmill.storage.importers.columns.role_table import format_roles
 
     roles = [role for source in sources for role in getattr(source, "roles", [])]
@@ -392,7 +396,7 @@ def roles_of(*sources: "NodeSource | EdgeSource") -> str:
 
 
 def place_on_hosts(config: IngestConfig, report: "Progress") -> "tuple[int, int, str, str]":
-    """(bytes copied, number of edges or molecules, what is where, what to do next)"""
+    """Returns (bytes copied, number of edges or molecules, location of the copies, next commands)."""
     from graphmill.cluster.ray.session import ray_session
     from graphmill.cluster.serving.replicate import place_graph
     from graphmill.storage.format.graph_set_manifest import GraphSetManifest
@@ -414,7 +418,7 @@ def place_on_hosts(config: IngestConfig, report: "Progress") -> "tuple[int, int,
 
 
 def ingest_set(config: IngestMoleculesConfig, report: "Progress") -> "tuple[int, int, str, str]":
-    """(bytes, number of molecules, what was written, what was rejected)"""
+    """Returns (bytes, number of molecules, summary of the stored set, rejected rows and next commands)."""
     from graphmill.cluster.ingestion.molecules import ingest_molecules
     from graphmill.storage.graph_sets.graph_set import open_graphs
 
@@ -427,7 +431,7 @@ def ingest_set(config: IngestMoleculesConfig, report: "Progress") -> "tuple[int,
 
 
 def ingest_public_set(config: IngestSetConfig, report: "Progress") -> "tuple[int, int, str, str]":
-    """(bytes, number of graphs, what was written, what to do next)"""
+    """Returns (bytes, number of graphs, summary of the stored set, next commands)."""
     from graphmill.storage.graph_sets.graph_set import open_graphs
     from graphmill.storage.graph_sets.graph_set_source import shards
     from graphmill.storage.graph_sets.graph_set_writer import write_graphs
@@ -446,7 +450,7 @@ def ingest_public_set(config: IngestSetConfig, report: "Progress") -> "tuple[int
 
 
 def describe(graphs: "StoredGraphs", *, molecules: bool) -> str:
-    """The set's counts, split and targets, in two lines."""
+    """Two lines: the set's counts, and its split and targets."""
     import numpy as np
 
     manifest = graphs.manifest
@@ -470,7 +474,7 @@ def describe(graphs: "StoredGraphs", *, molecules: bool) -> str:
 
 
 def rejected(graphs: "StoredGraphs") -> str:
-    """The number of rejected rows, and the reasons for the first of them."""
+    """Number of rejected rows, with the reasons for the first few."""
     from graphmill.storage.format.graph_set_manifest import REJECTS_NAME
 
     if not graphs.manifest.num_rejected:

@@ -1,9 +1,9 @@
 """Prints the content of a stored graph: `python jobs/inspect_graph.py <url> [--verify] [--snapshot 3]`.
 
-You should see its snapshots, counts, the balance of the partitions, the share of edges that cross them, degrees, splits and classes, after one pass over
-the topology (about a second per 100 million edges on a local disk). `--verify` first reads every file and checks its checksum, ids and order; a damaged
-file is named in one line, and the exit code is 1. A typed graph is described by type of nodes and by relation; a set of many graphs by the sizes of
-its graphs, their parts and their targets.
+You should see the graph's snapshots, counts, balance of the partitions, share of edges between partitions, degrees, splits and classes. The command reads the
+topology once (about a second per 100 million edges on a local disk). `--verify` first reads every file and checks its checksum, ids and order; if a file is
+damaged, the command names it in one line and exits with 1. A typed graph is described by node type and by relation. A set of many graphs is described by the
+sizes of its graphs, their parts and their targets.
 """
 
 from collections import Counter
@@ -39,12 +39,12 @@ class InspectConfig:
     snapshot: int | None = None
     """Snapshot of the graph; None: the newest."""
     verify: bool = False
-    """Check every file's checksum and content first."""
+    """Verify every file's checksum and content first."""
 
 
 @dataclass(frozen=True)
 class Balance:
-    """Sizes that the partitions decide."""
+    """Sizes that depend on the partitioning."""
 
     nodes_per_partition: list[int]
     edges_per_partition: list[int]
@@ -52,7 +52,8 @@ class Balance:
 
 
 def measure(graph: "StoredGraph", source_offsets: "np.ndarray | None" = None) -> Balance:
-    """Reads every partition's topology once; memory: one partition. `source_offsets`: offsets of the neighbors' type, if it is another."""
+    """Reads the topology of every partition once, with one partition in memory at a time. `source_offsets`: offsets of the source nodes' type, if that type
+    is another."""
     import numpy as np
 
     offsets = graph.offsets if source_offsets is None else source_offsets
@@ -68,7 +69,7 @@ def measure(graph: "StoredGraph", source_offsets: "np.ndarray | None" = None) ->
 
 
 def list_snapshots(graph: "StoredGraph | TypedGraph | StoredGraphs") -> str:
-    """Numbers and dates (UTC) of the snapshots, newest first, and which of them is open."""
+    """Numbers and dates (UTC) of the snapshots, newest first. The open snapshot is marked."""
     from graphmill.core.errors import FormatError
     from graphmill.storage.filesystem.urls import split_url
     from graphmill.storage.format.manifest import parse_head
@@ -81,7 +82,7 @@ def list_snapshots(graph: "StoredGraph | TypedGraph | StoredGraphs") -> str:
         try:
             head = parse_head(*read_manifest(filesystem, path, graph.url, number, ""))
             made = f"of {datetime.fromtimestamp(head.created, UTC):%Y-%m-%d %H:%M:%S}"
-        except FormatError:  # pruned meanwhile, or damaged
+        except FormatError:  # damaged, or pruned in the meantime
             made = "that cannot be read"
         lines.append(f"{number} {made}{' (open)' if number == graph.manifest.snapshot else ''}")
     more = len(numbers) - len(lines)
@@ -89,7 +90,7 @@ def list_snapshots(graph: "StoredGraph | TypedGraph | StoredGraphs") -> str:
 
 
 def describe(graph: "StoredGraph", balance: Balance) -> list[tuple[str, str]]:
-    """(name, value) lines for people."""
+    """(name, value) lines to print for a plain graph."""
     manifest, measured = graph.manifest, graph.manifest.measured
     edges = (
         f"{manifest.num_edges:,} ({measured.num_self_loops:,} self-loops, {measured.num_duplicate_edges:,} duplicates)"
@@ -124,7 +125,7 @@ def _partitions(manifest: "Manifest", num_groups: int) -> str:
 
 
 def describe_typed(graph: "TypedGraph") -> list[tuple[str, str]]:
-    """(name, value) lines for people, after one pass over the topology."""
+    """(name, value) lines to print, from one pass over the topology."""
     import numpy as np
 
     manifest = graph.manifest
@@ -177,7 +178,7 @@ def describe_typed(graph: "TypedGraph") -> list[tuple[str, str]]:
 
 
 def describe_set(graphs: "StoredGraphs") -> list[tuple[str, str]]:
-    """(name, value) lines for people of many graphs."""
+    """(name, value) lines to print for a set of many graphs."""
     manifest, measured = graphs.manifest, graphs.manifest.measured
     ids = [each.as_py() for shard in graphs.shards if shard.ids is not None for each in shard.ids[:_IDS_SHOWN]]
     parts = zip(("none", *manifest.split_names), measured.parts, strict=True)
@@ -222,7 +223,7 @@ def _columns(rows: "RowSchema") -> str:
 
 
 def _ids(graph: "StoredGraph") -> str:
-    """The first ids if they are strings; else empty."""
+    """The first few ids if ids are strings; otherwise empty."""
     if graph.manifest.id_kind != "string":
         return ""
     first = next(ids for index in range(graph.num_partitions) if len(ids := graph.string_ids(index)))
@@ -237,7 +238,7 @@ def _features(manifest: "Manifest") -> str:
 
 
 def _not_read(manifest: "Manifest") -> str:
-    """Columns that a run reads only if its options ask for them; empty: there are none."""
+    """Columns that a run reads only if its options ask for them. Empty: the graph has no such columns."""
     from graphmill.jobs.config.stored_columns import unread_columns
 
     names = unread_columns(manifest, () if manifest.measured.least_weight is None else ("weight",))
@@ -245,7 +246,7 @@ def _not_read(manifest: "Manifest") -> str:
 
 
 def _relations(manifest: "Manifest") -> str:
-    """The first relations of a knowledge graph; else empty."""
+    """The first few relations of a knowledge graph; otherwise empty."""
     if not manifest.relations:
         return ""
     first = ", ".join(manifest.relations[:_RELATIONS_SHOWN])
@@ -253,7 +254,7 @@ def _relations(manifest: "Manifest") -> str:
 
 
 def _links(manifest: "Manifest") -> str:
-    """Numbers of held-out links and of their negatives; empty: none are held out."""
+    """Counts of held-out links and of their negatives. Empty: no links are held out."""
     links = manifest.links
     if links is None:
         return ""
@@ -299,13 +300,13 @@ def _symmetry(measured: "GraphStatistics") -> str:
 
 
 def _spread(counts: "CountStatistics") -> str:
-    """Mean and extremes, and the powers of two between which the median and the 99 % quantile lie."""
+    """Mean, minimum and maximum, and the range (powers of two) that contains the median and the 99 % quantile."""
     quantiles = ", ".join(f"{name} {_bin(counts, share)}" for name, share in (("median", 0.5), ("p99", 0.99)))
     return f"mean {counts.mean:.2f}, min {counts.minimum:,}, {quantiles}, max {counts.maximum:,}"
 
 
 def _bin(counts: "CountStatistics", share: float) -> str:
-    """The bin of the histogram with this quantile."""
+    """The range of the histogram bin that contains this quantile."""
     reached = 0
     for width, count in enumerate(counts.histogram):
         reached += count
@@ -332,7 +333,7 @@ def _split_lines(measured: "GraphStatistics") -> list[tuple[str, str]]:
         ", ".join(f"{name} {count:,}" for name, count in zip(SPLIT_NAMES, split.num_nodes, strict=True) if count)
         for split in measured.splits
     ]
-    # Published sets of splits mostly have one size.
+    # The splits of a published set mostly have the same sizes, and are then printed once.
     lines = [("split", f"{times} sets, each {text}" if times > 1 else text) for text, times in Counter(texts).items()]
     for weighted, name in (("", "homophily"), ("weight of the ", "weighted_homophily")):
         known = [share for split in measured.splits if (share := getattr(split, name)) is not None]

@@ -1,4 +1,4 @@
-"""Predicts every node of a graph, or every molecule of a set, with a finished run's best weights: Parquet files in order of id.
+"""Predicts every node of a graph, or every molecule of a set, with a finished run's best weights, and writes Parquet files in order of id.
 
     python jobs/predict.py runs/my-run predictions                             all of the run's own graph or set
     python jobs/predict.py runs/my-run s3://bucket/predictions --workers 8     the same, elsewhere and faster
@@ -6,12 +6,12 @@
     python jobs/predict.py runs/my-run predictions --graph graphs/new --other-graph
     python jobs/predict.py runs/my-run predictions --graph new.csv              a table of SMILES, or edges with --edge-list.features x.npy
     python jobs/predict.py runs/typed predictions --graph later.yaml            tables of several types, read by the run's graph
-    python jobs/predict.py runs/links predictions --top_k 10                    of a run on links: the best new links of every node
-    python jobs/predict.py runs/my-run predictions --parallel graph            the whole graph at once, its nodes spread over the workers
+    python jobs/predict.py runs/links predictions --top_k 10                    a run on links: the best new links of every node
+    python jobs/predict.py runs/my-run predictions --parallel graph            the whole graph at once, its nodes divided among the workers
 
-Batches are the run's own, so the scores of its splits equal its summary's to the last digit (on the full graph, with as many workers as the run had);
-you should see that said. After an interruption (Ctrl-C, a dead machine), the same command continues from the finished pieces. Exit status 1 and one
-line if something does not fit. docs/guides/predict.md describes the columns.
+The batches are the same as in the run. The scores of the run's splits therefore equal the scores in its summary to the last digit (on the full graph: with as
+many workers as the run had); the output confirms this. After an interruption (Ctrl-C, a dead machine), the same command continues from the finished pieces. If
+the options do not fit the run, the command prints one line and exits with 1. docs/guides/predict.md describes the columns.
 """
 
 import os
@@ -48,11 +48,11 @@ def main() -> int:
 def predict(
     run: "str | Run", out: str | None = None, *, model: Any = None, quiet: bool = False, **options: Any
 ) -> "pa.Table":
-    """Predicts with a finished run, as `graphmill predict` does with the same options; returns the table, ids ascending.
+    """Predicts with a finished run, like `graphmill predict` with the same options. Returns the table, ids ascending.
 
-    `out` is the folder of predictions, by default `predictions` in the run's directory. `model`: an object of the model's class, if the run's model was
-    given as an object in another process. `quiet`: nothing is printed on standard output. Raises what the command would say, and ConflictError if
-    another thread of this process trains or predicts. PyTorch's random numbers go on as if nothing had been predicted.
+    `out` is the folder of predictions, by default `predictions` in the run's directory. `model`: an object of the model's class, if the run's model was given
+    as an object in another process. `quiet`: nothing is printed on standard output. Raises the errors that the command prints, and ConflictError if another
+    thread of this process trains or predicts. The state of PyTorch's random numbers does not change.
     """
     from graphmill.cluster.process.random_state import own_random_state
     from graphmill.jobs.config.registry import give_model
@@ -67,14 +67,15 @@ def predict(
 
 
 class Tables(dict[str, "pa.Table"]):
-    """Pieces in memory by their names, in a folder's place."""
+    """Tables of pieces in memory, by name. Has the reading method of a folder of predictions."""
 
     def read_piece(self, name: str, columns: "Sequence[str]") -> "pa.Table":
         return self[name].select(list(columns))
 
 
 def predicted(config: PredictConfig) -> "tuple[PredictionSpec, list[Piece], Tables]":
-    """The pieces of a prediction and their tables, computed in this process without a file. Raises as `predict`. PyTorch's random numbers are the caller's."""
+    """The pieces of a prediction and their tables, computed in this process without any file. Raises the errors of `predict`. Does not change the state of
+    PyTorch's random numbers."""
     from graphmill.cluster.options import WorkerOptions
     from graphmill.cluster.prediction.predictor import Predictor, plan_passes
     from graphmill.cluster.process.random_state import own_random_state
@@ -93,7 +94,7 @@ def predicted(config: PredictConfig) -> "tuple[PredictionSpec, list[Piece], Tabl
 
 
 def rows(config: PredictConfig) -> "tuple[list[Any], Tensor]":
-    """(ids of the source in ascending order, the model's outputs or, with `config.embeddings`, the inputs of its head)."""
+    """(source ids in ascending order, the model's outputs). With `config.embeddings`, the inputs of the model's head replace the outputs."""
     import pyarrow as pa
     import torch
 
@@ -107,7 +108,7 @@ def rows(config: PredictConfig) -> "tuple[list[Any], Tensor]":
 
 
 def embeddings(run: "Run", nodes: "Sequence[Any] | None" = None) -> "Tensor":
-    """As `Run.embeddings`. Raises ConfigError for an unknown id."""
+    """Same as `Run.embeddings`. Raises ConfigError for an unknown id."""
     ids, states = rows(PredictConfig(run.path, "", embeddings=True))
     if nodes is None:
         return states
@@ -119,7 +120,7 @@ def embeddings(run: "Run", nodes: "Sequence[Any] | None" = None) -> "Tensor":
 
 
 def _predict(config: PredictConfig) -> int:
-    """Returns the exit status: 1 for a plan in which something would be refused."""
+    """Predicts or prints the plan; returns the exit status. The status of a plan is 1 if the prediction would be refused."""
     from graphmill.cluster.options import WorkerOptions
     from graphmill.cluster.prediction.prediction import predict_all
     from graphmill.jobs.machine.this_machine import known_workers, local_session
@@ -153,7 +154,7 @@ def _predict(config: PredictConfig) -> int:
     unread = subject.subject.unread(subject.trained)
     print(subject.text, *([unread] if unread else []), sep="\n", flush=True)
     if summary is not None:
-        folder.remove_pieces()  # an interrupted end may have left them
+        folder.remove_pieces()  # pieces are left if the last run was interrupted near its end
         print("these predictions are complete: nothing to do")
     else:
         begin = _here if workers.launcher == "process" else _on_ray
@@ -164,7 +165,7 @@ def _predict(config: PredictConfig) -> int:
             settings["device"] = workers.device
             if subject.is_sharded:
                 settings["workers"] = workers.most
-            folder.check(settings)  # also for pieces of another device or number of workers
+            folder.check(settings)  # also refuses pieces of another device or number of workers
             spec, plan = prediction.split(served, workers)
             summary = predict_all(spec, folder, settings, plan, crew, bar.stage)
     _print_summary(config, finished, subject, summary)
@@ -177,7 +178,7 @@ def _predict(config: PredictConfig) -> int:
 def _here(
     config: PredictConfig, subject: "Prediction", workers: "WorkerOptions", session: "SessionOptions"
 ) -> "Iterator[tuple[WorkerOptions, Served, OpenCrew]]":
-    """Predicts in this process; nothing is started."""
+    """Predicts in this process, without Ray."""
     from graphmill.cluster.prediction.prediction import CrewHere
 
     with subject.here() as served:
@@ -188,7 +189,7 @@ def _here(
 def _on_ray(
     config: PredictConfig, subject: "Prediction", workers: "WorkerOptions", session: "SessionOptions"
 ) -> "Iterator[tuple[WorkerOptions, Served, OpenCrew]]":
-    """The workers as the session's cluster allows, their data, and the crew."""
+    """Yields the workers that the session's cluster has room for, their data, and the crew."""
     from graphmill.cluster.prediction.prediction_actors import ActorCrew, PoolOptions
     from graphmill.cluster.ray.placement import place
     from graphmill.cluster.ray.session import ray_session
@@ -203,7 +204,8 @@ def _on_ray(
 
 
 def _asked_workers(config: PredictConfig, finished: "Run", subject: "Prediction") -> int | None:
-    """The run's number of workers for the full graph, if this machine, when alone, has the cores: then predictions have the run's bits."""
+    """The number of workers to request. For the full graph: the run's number, limited by the cores if no cluster is joined. Equal numbers give predictions
+    equal to the run's in every bit."""
     if config.workers is not None or config.launcher == "process" or not subject.is_sharded:
         return config.workers
     from graphmill.cluster.ray.session import joins_a_cluster
@@ -214,7 +216,7 @@ def _asked_workers(config: PredictConfig, finished: "Run", subject: "Prediction"
 
 @dataclass(frozen=True)
 class _Prediction:
-    """A prediction's data and its run."""
+    """The options and data of a prediction, and the run."""
 
     config: PredictConfig
     finished: "Run"
@@ -222,14 +224,15 @@ class _Prediction:
 
     @cached_property
     def splits(self) -> tuple[str, ...]:
-        """The splits that are asked for. Raises ConfigError for an unknown split."""
+        """The splits to predict. Raises ConfigError for an unknown split."""
         split, known = self.config.split, tuple(self.subject.samplers)
         if split != "all" and split not in known:
             raise ConfigError(f"split: expected all, {', '.join(known)}, got {split!r}; set --split")
         return known if split == "all" else (split,)
 
     def settings(self, workers: "WorkerOptions") -> dict[str, Any]:
-        """All options that a prediction, or the files' layout, depends on; the number of workers only if they share the full graph."""
+        """All options that the predictions or the layout of the files depend on. The number of workers is one of them only if the workers share the full
+        graph."""
         config, subject = self.config, self.subject
         return {
             "format": "graphmill-predictions",
@@ -241,7 +244,7 @@ class _Prediction:
             "ranks": self.finished.num_ranks,
             "precision": subject.trained.fit.precision,
             "seed": subject.trained.fit.seed,
-            "device": None if config.device == "auto" else config.device,  # None: not known before the cluster
+            "device": None if config.device == "auto" else config.device,  # None: not known until the cluster is joined
             "embeddings": config.embeddings,
             "shard_rows": config.shard_rows,
             "piece_batches": config.piece_batches,
@@ -265,7 +268,8 @@ class _Prediction:
             member_ids = members(name)
             if not len(member_ids):
                 continue
-            # A rank for each micro-batch of the run's steps, so that batches are the same; a tiny split of another graph may be too small for them.
+            # Use one rank for each micro-batch of a step of the run, so that batches are the same. A tiny split of another graph may have too few rows for
+            # that.
             ranks = run_ranks if len(member_ids) >= run_ranks else 1
             options, batches = subject.samplers[name], workers.most
             split = SplitPlan(name, options, batches, batches)

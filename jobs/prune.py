@@ -1,12 +1,12 @@
-"""Deletes old snapshots of a graph, and leftovers of dead writers: `python jobs/prune.py <url> --keep 3 --older-than 7d`.
+"""Deletes old snapshots of a graph, and files that dead writers left behind: `python jobs/prune.py <url> --keep 3 --older-than 7d`.
 
-    python jobs/prune.py graphs/products --dry-run                     # what would go; nothing is removed
-    python jobs/prune.py graphs/products --keep 3 --older-than 12h     # the newest three stay, and all of the last 12 hours
-    python jobs/prune.py s3://bucket/products                          # the newest stays, and all of the last day
+    python jobs/prune.py graphs/products --dry-run                     # lists what would be deleted
+    python jobs/prune.py graphs/products --keep 3 --older-than 12h     # keeps the newest three, and all snapshots of the last 12 hours
+    python jobs/prune.py s3://bucket/products                          # keeps the newest, and all snapshots of the last day
 
-Ingestion and encoding publish snapshots and delete nothing; only this command deletes files of a graph. You should see the deleted snapshots and files.
-A dead writer's folder goes once its lease is over (about an hour and ten minutes after its last sign of life); a live writer's folder stays. Files that
-Graphmill did not write stay, and are named.
+Ingestion and encoding publish snapshots and delete nothing; only this command deletes files of a graph. You should see the deleted snapshots and files. The
+folder of a dead writer is deleted when the writer's lease has ended, about an hour and ten minutes after its last renewal. The folder of a live writer is kept.
+Files that Graphmill did not write are kept and listed.
 
 A run that trains on a snapshot needs its files until it ends: set --older-than to more than your longest run takes.
 """
@@ -28,20 +28,20 @@ _NAMES_SHOWN = 10
 
 @dataclass(frozen=True)
 class PruneConfig:
-    """Delete old snapshots of a graph, and leftovers of dead writers."""
+    """Delete old snapshots of a graph, and files that dead writers left behind."""
 
     url: str
     """The folder of a graph, or of a set of graphs: a path or an fsspec URL."""
     keep: int = 1
-    """Number of newest snapshots that stay, whatever their age."""
+    """Number of newest snapshots to keep, whatever their age."""
     older_than: str = "1d"
-    """Other snapshots go if they are older than this: 30m, 12h, 7d, or a number of seconds."""
+    """Delete other snapshots that are older than this: 30m, 12h, 7d, or a number of seconds."""
     dry_run: bool = False
-    """Say what would be removed, and remove nothing."""
+    """Print what would be deleted, and delete nothing."""
 
 
 def parse_duration(text: str) -> float:
-    """The duration in seconds. Raises ConfigError for text that is no duration."""
+    """Converts a duration to seconds. Raises ConfigError if the text is not a duration."""
     from graphmill.core.errors import ConfigError
 
     match = _DURATION.fullmatch(text)
@@ -53,7 +53,7 @@ def parse_duration(text: str) -> float:
 
 
 def describe(url: str, pruned: "Pruned", *, dry_run: bool) -> str:
-    """Lines about the deleted and the kept, one for each kind."""
+    """Lines about deleted and kept files, one line for each kind."""
     removed = "would remove" if dry_run else "removed"
     lines = [
         f"{url}: {removed} {_snapshots(pruned.removed)}, {pruned.num_files:,} files, {pruned.num_bytes / 2**20:,.1f} MiB",

@@ -1,11 +1,11 @@
-"""Rebuilds one training batch of a run, exactly as its workers had it: for a jump of the loss, or a result that needs a closer look.
+"""Rebuilds one training batch of a run, exactly as its workers had it: to examine a jump of the loss or an unexpected result.
 
     python jobs/replay.py runs/my-run --epoch 12 --batch 3                      the content of the batch
-    python jobs/replay.py runs/my-run --epoch 12 --batch 3 --loss               its loss by the nearest checkpoint's weights, layer by layer
+    python jobs/replay.py runs/my-run --epoch 12 --batch 3 --loss               its loss with the nearest checkpoint's weights, and each layer's output
     python jobs/replay.py runs/my-run --epoch 12 --batch 3 --out batch.npz      all of its arrays
 
-Epochs and batches count from 0, as in metrics.jsonl and in messages. Runs in one process, without Ray. A batch is a function of the run's options,
-(seed, epoch, batch) and the graph's snapshot, so its printed digest is the same on every machine. The run may also be unfinished or failed.
+Epochs and batches count from 0, as in metrics.jsonl and in messages. The command runs in one process, without Ray. A batch depends only on the run's options,
+(seed, epoch, batch) and the graph's snapshot: its printed digest is the same on every machine. The run may be unfinished or failed.
 """
 
 import io
@@ -39,11 +39,11 @@ class ReplayConfig:
     epoch: Size = 0
     """Epoch of the batch, counted from 0."""
     batch: Size = 0
-    """Number in its epoch, counted from 0: with two micro-batches a step, step 5 has the batches 10 and 11."""
+    """Index of the batch in its epoch, from 0. With two micro-batches a step, step 5 has the batches 10 and 11."""
     loss: bool = False
-    """Compute the loss, its gradient and each layer's output, by the weights of the nearest checkpoint at or before the batch."""
+    """Compute the loss, its gradient and each layer's output, with the weights of the nearest checkpoint at or before the batch."""
     out: Path | None = None
-    """A new .npz file for the batch's arrays."""
+    """A new .npz file for the arrays of the batch."""
     allow_import: bool = False
     """Import and run the user's own model, sampler or task that the run names."""
 
@@ -63,7 +63,8 @@ class RunBatches:
 
 
 def open_batches(path: str, *, allow_import: bool = False) -> RunBatches:
-    """The training batches of the run in this directory. Raises FormatError if there is no run, ConfigError if the run's batch is the whole graph."""
+    """The training batches of the run in this directory. Raises FormatError if the directory holds no run, ConfigError if the whole graph is the run's only
+    batch."""
     from graphmill.jobs.config.config import saved_tree
     from graphmill.jobs.resolve.resolve import read_resolved
     from graphmill.jobs.subjects.subject import subject_class
@@ -80,7 +81,7 @@ def open_batches(path: str, *, allow_import: bool = False) -> RunBatches:
 
 
 def digest(batch: Any) -> str:
-    """16 hex digits of all arrays of the batch, with their names, types and shapes."""
+    """Digest of the batch, 16 hex digits, over all arrays with their names, types and shapes."""
     import hashlib
 
     text = hashlib.sha256()
@@ -91,7 +92,7 @@ def digest(batch: Any) -> str:
 
 
 def _arrays(batch: Any, of: str = "") -> "Iterator[tuple[str, np.ndarray]]":
-    """All arrays by name; a typed batch's arrays after their type's or relation's name, as `paper.x`."""
+    """All arrays by name. In a typed batch, names begin with the type or relation: `paper.x`."""
     for name, value in vars(batch).items():
         if hasattr(value, "tobytes"):
             yield f"{of}{name}", value
@@ -101,7 +102,7 @@ def _arrays(batch: Any, of: str = "") -> "Iterator[tuple[str, np.ndarray]]":
 
 
 def describe_batch(batches: RunBatches, batch: Any) -> list[tuple[str, str]]:
-    """(name, value) lines for people."""
+    """(name, value) lines to print."""
     import numpy as np
 
     step, position = divmod(batch.index, batches.num_positions)
@@ -122,7 +123,7 @@ def describe_batch(batches: RunBatches, batch: Any) -> list[tuple[str, str]]:
 
 
 def describe_loss(batches: RunBatches, batch: Any, path: str) -> list[tuple[str, str]]:
-    """The batch's loss by the weights of the nearest checkpoint, as the run's workers compute it, its gradient, and each layer's output."""
+    """The batch's loss, computed like in the run's workers with the weights of the nearest checkpoint; also the gradient and each layer's output."""
     import torch
 
     from graphmill.cluster.checkpoints.checkpoint import load_state, load_weights

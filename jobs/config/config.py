@@ -217,8 +217,8 @@ class RunOptions:
     dir: str | None = None
     """Directory of the run: a path that all nodes can write, or a URL such as s3://bucket/runs/mine. The default is runs/<job>-<time>."""
     resume: Literal["auto"] | str | None = None
-    """Continue the run in this directory; its options are the defaults of the other options. auto: continue the run in --run.dir, or begin it there if there is
-    none. The same command can then be started again and again."""
+    """Continue the run in this directory; options that are not set keep the values of that run. auto: continue the run in --run.dir, or begin it there if
+    --run.dir holds no run. The same command can then be started again and again."""
     defaults: Literal["automatic", "recipe"] = "automatic"
     """Values of options that the user does not set. automatic: chosen for the graph, each with a reason. recipe: the values of the model's default recipe.
     Set recipe in a recipe of your own that extends one of ours."""

@@ -1,4 +1,4 @@
-"""The origin of a run: its command and commit, versions of the packages that decide its numbers, the driver's machine, its Ray cluster."""
+"""Records the origin of a run: its command and commit, versions of the packages that influence its numbers, the driver's machine, its Ray cluster."""
 
 import os
 import platform
@@ -15,7 +15,7 @@ _PACKAGES = ("graphmill", "torch", "ray", "numpy", "scipy", "pyarrow", "numba", 
 
 
 def describe_environment() -> dict[str, Any]:
-    """Versions and machine as plain values; with a Ray session, the cluster too."""
+    """Versions and machine as plain values, and the cluster if a Ray session exists."""
     import psutil
 
     machine = {
@@ -44,14 +44,14 @@ def describe_environment() -> dict[str, Any]:
 
 
 def describe_command() -> dict[str, str]:
-    """The command line of this process and, in a git checkout, the commit of Graphmill's code."""
+    """The command line of this process and the commit of Graphmill's code (only in a git checkout)."""
     command = {"command": shlex.join(sys.orig_argv)}
     commit = _commit(Path(__file__).resolve().parents[2])
     return command if commit is None else {**command, "commit": commit}
 
 
 def _commit(checkout: Path) -> str | None:
-    """The commit, with "-dirty" if files differ from it; None for an installed package, whose folder is no repository of ours."""
+    """The commit, with "-dirty" if files differ from it. None for an installed package, which is not in a repository of Graphmill."""
     if not (checkout / ".git").exists():
         return None
     describe = shlex.split("git --no-optional-locks describe --always --dirty --abbrev=40 --exclude=*")
@@ -59,13 +59,13 @@ def _commit(checkout: Path) -> str | None:
         described = subprocess.run(
             describe, cwd=checkout, capture_output=True, text=True, timeout=_GIT_TIMEOUT_S, check=False
         )
-    except (OSError, subprocess.TimeoutExpired):  # no git here, or a file system that hangs
+    except (OSError, subprocess.TimeoutExpired):  # git is not installed, or the file system hangs
         return None
     return described.stdout.strip() or None
 
 
 def installed_packages() -> dict[str, str]:
-    """The versions of the packages that are installed."""
+    """The versions of those packages that are installed."""
     versions = {}
     for name in _PACKAGES:
         with suppress(PackageNotFoundError):

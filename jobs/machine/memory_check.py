@@ -1,4 +1,4 @@
-"""Memory: the size of this process, the machine's free memory, and whether a run fits, before it starts."""
+"""Memory: the size of this process, the free memory of the machine, and a check before the start whether a run fits."""
 
 import ctypes
 from collections.abc import Callable
@@ -8,12 +8,12 @@ from graphmill.core.errors import ConfigError
 from graphmill.core.process_memory import own_bytes
 from graphmill.core.summaries import counted
 
-_SHARE = 0.9  # of the free memory, since the needed memory is an estimate
+_SHARE = 0.9  # share of the free memory that a run may need, because the need is an estimate
 _LIMIT, _USED = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
 
 
 def available_bytes() -> int:
-    """Free memory of this machine or, if that is less, of this process's container."""
+    """Free memory of this machine, or of this process's container if that is less."""
     import psutil
 
     free = psutil.virtual_memory().available
@@ -25,20 +25,20 @@ def available_bytes() -> int:
 
 
 def trim_heap() -> None:
-    """Returns the C library's free heap to the system, once. Does nothing without glibc."""
+    """Returns the free heap of the C library to the system. Does nothing without glibc."""
     malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if malloc_trim is not None:
         malloc_trim(0)
 
 
 def reset_peak() -> None:
-    """Makes the process's VmHWM count from now on. Raises OSError if the system cannot."""
-    trim_heap()  # memory that the allocator keeps would hide the growth
+    """Resets VmHWM, the process's peak memory. Raises OSError if the system does not support it."""
+    trim_heap()  # otherwise memory that the allocator keeps hides the growth
     Path("/proc/self/clear_refs").write_text("5")
 
 
 def growth_bytes(work: Callable[[], object]) -> int | None:
-    """The peak of resident memory during `work` minus the resident memory before it; None if the system does not tell."""
+    """The peak of resident memory during `work` minus the resident memory before it. None if the system does not report the peak."""
     try:
         reset_peak()
     except OSError:
@@ -50,7 +50,7 @@ def growth_bytes(work: Callable[[], object]) -> int | None:
 
 
 def check_fits(needed: int, available: int, num_workers: int, advice: str) -> None:
-    """Raises ConfigError, which ends with the advice, if a worker's shard needs more than `available` bytes."""
+    """Raises ConfigError if a worker's shard needs more than `available` bytes. The message ends with `advice`."""
     if needed <= _SHARE * available:
         return
     raise ConfigError(

@@ -1,4 +1,4 @@
-"""The CPUs and GPUs that a local Ray would have on this machine, known before it is started, and the workers that they allow."""
+"""Determines the CPUs and GPUs that a local Ray would have on this machine, before Ray starts, and the workers that fit."""
 
 import os
 from dataclasses import replace
@@ -12,27 +12,27 @@ from graphmill.jobs.machine.memory_check import available_bytes
 
 
 def this_machine(asked: WorkerOptions) -> Resources:
-    """The resources of a local Ray for these workers; GPUs are counted by torch."""
+    """The resources of a local Ray for these workers. torch counts the GPUs."""
     gpus = torch.cuda.device_count()
     return Resources(max(len(os.sched_getaffinity(0)), WorkerOptions().most, gpus), gpus, available_bytes())
 
 
 def local_session(asked: WorkerOptions, session: SessionOptions) -> SessionOptions:
-    """How to reach the session's cluster, else the cluster of the submitted job, else a local Ray for these workers."""
+    """The session options to reach a cluster: the session's cluster, otherwise the cluster of the submitted job, otherwise a local Ray for these workers."""
     resources = this_machine(asked)
     return replace(session, num_cpus=resources.cpus, num_gpus=resources.gpus)
 
 
 def known_resources(asked: WorkerOptions, session: SessionOptions) -> Resources | None:
-    """The workers' resources, if they run here; None: they run on a cluster that is not joined yet."""
+    """The resources of the workers if they run on this machine. None: they run on a cluster that is not joined yet."""
     elsewhere = asked.launcher != "process" and joins_a_cluster(local_session(asked, session))
     return None if elsewhere else this_machine(asked)
 
 
 def known_workers(asked: WorkerOptions, session: SessionOptions, data_bytes: int) -> WorkerOptions:
-    """The workers, resolved if no cluster is to be joined, else as asked for.
+    """The workers, resolved for this machine. If a cluster will be joined, the workers as requested.
 
-    Prints the differences to the request. Raises ConfigError if this machine lacks what is asked for.
+    Prints how the workers differ from the request. Raises ConfigError if this machine has too few resources for the request.
     """
     resources = known_resources(asked, session)
     return asked if resources is None else place(asked, resources, data_bytes)

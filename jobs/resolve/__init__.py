@@ -1,1 +1,1 @@
-"""A run as it is decided before anything starts; checks of options that need the data. Imports: jobs.tasks and its floor."""
+"""Decides a run before anything starts, and checks options that need the data. Imports: jobs.tasks and the packages below it."""

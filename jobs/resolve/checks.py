@@ -1,4 +1,5 @@
-"""Checks of a run's options against each other, before the data is opened: functions of the configuration that return a line, or None."""
+"""Checks of a run's options against each other, before the data is opened. Each check is a function of the configuration that returns an error line, or
+None."""
 
 import time
 from dataclasses import replace
@@ -19,7 +20,7 @@ from graphmill.samplers.vocabulary.options import LoaderOptions, SubgraphOptions
 def _fanouts_are_layers(config: RunConfig) -> str | None:
     row, options = config.model.row("model", config.kind), config.sampler.options
     fanouts, layers = getattr(options, "fanouts", None), getattr(config.model.options, "num_layers", None)
-    # Induced edges make a graph for any number of layers, whatever the number of hops.
+    # Induced edges make one graph, which any number of layers can read.
     if (
         "model.num_layers" in config.open
         or row is None
@@ -39,7 +40,7 @@ def _fanouts_are_layers(config: RunConfig) -> str | None:
 
 def _hops_find_neighbors(config: RunConfig) -> str | None:
     fanouts = getattr(config.sampler.options, "fanouts", ())
-    if getattr(config.sampler.options, "relation_fanouts", None):  # the others may be left out
+    if getattr(config.sampler.options, "relation_fanouts", None):  # the other options have defaults
         return None
     if all(fanout > 0 or fanout == -1 for fanout in fanouts):
         return None
@@ -236,7 +237,7 @@ def _edges_are_read(config: RunConfig) -> str | None:
     name, options = config.model.name, config.model.options
     if not {"edge", "edge_dim", "edge_dims"} & set(options.GIVEN):
         return f"--data.edge_features: expected a model that reads features of edges, got {name}; set --model sage, gcn, gat, geco, grit, ppgt, tokengt or primphormer"
-    if "model.local.block" in config.open:  # chosen when the graph is known, for edges that have features
+    if "model.local.block" in config.open:  # a later step chooses it, when the graph is known to have edge features
         return None
     try:
         model_config(config.model, replace(PLACEHOLDERS["nodes"], edge=Features(dim=1)))
@@ -283,7 +284,7 @@ OF_OTHERS = (
 
 
 def choose_run_dir(job: str, options: "RunOptions") -> "RunStore":
-    """The run's directory. Raises, before any work, if it cannot be used."""
+    """The run's directory. Raises before any work if the directory cannot be used."""
     from graphmill.cluster.runs.run_directory import check_free, load_config  # loads pyarrow
     from graphmill.cluster.runs.run_store import RunStore
 
@@ -298,7 +299,7 @@ def choose_run_dir(job: str, options: "RunOptions") -> "RunStore":
 
 
 def check_device(device: str) -> None:
-    """Raises ConfigError for a device that torch does not know, or that this machine lacks."""
+    """Raises ConfigError for a device that torch does not know or that this machine does not have."""
     import torch
 
     try:

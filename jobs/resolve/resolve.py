@@ -2,8 +2,8 @@
 
     RunConfig ──look──▶ Facts ──resolve──▶ ResolvedRun ──▶ training | --plan | predict | sweep | benchmarks
 
-`look` reads the world; `resolve` is pure. Its result has two parts. The identity decides the numbers, and a resume keeps it. The placement decides the
-time, and a resume resolves it again. Each automatic choice has its reason.
+`look` reads files, the machine and the cluster; `resolve` is a pure function. Its result has two parts. The identity determines the numbers; a resume keeps the
+identity. The placement determines the duration; a resume resolves the placement again. Each automatic choice comes with a reason.
 """
 
 from collections.abc import Mapping
@@ -45,33 +45,33 @@ FEWEST_STEPS = 200  # fewer are warned of
 
 @dataclass(frozen=True)
 class Facts:
-    """The facts about the world that `resolve` needs."""
+    """The facts about data, machine and cluster that `resolve` needs."""
 
     inputs: Inputs
     data_identity: Mapping[str, Any]
-    """Properties of the data that must be the same when the run is resumed."""
+    """Properties of the data that must not change when the run is resumed."""
     resources: Resources | None
     """Resources of this machine, or of the joined cluster; None: a cluster that is not joined yet."""
     data_bytes: int | None = None
     """Size of the data's files; None: they do not exist yet."""
     graph: GraphFacts | None = None
-    """Facts by which open options are chosen; None: not known yet, and the options stay open."""
+    """Facts that open options are chosen by. None: not known yet; the options stay open."""
     weights: EdgeWeights | None = None
     """Weights of the graph's edges; None: edges have no weights."""
 
 
 @dataclass(frozen=True)
 class ResolvedRun:
-    """A run with nothing left to decide. Equal values are equal runs."""
+    """A run in which everything is decided. Equal values describe equal runs."""
 
     config: RunConfig
     inputs: Inputs
     identity: Mapping[str, Any]
     workers: WorkerOptions
     reasons: tuple[str, ...] = ()
-    """Reasons for the placement, a sentence each."""
+    """Reasons for the placement, one sentence each."""
     chosen: tuple[str, ...] = ()
-    """Options that were left open, each with its value and the reason."""
+    """Options that the user left open, each with the chosen value and the reason."""
 
     @property
     def choices(self) -> list[str]:
@@ -84,17 +84,17 @@ class ResolvedRun:
 
     @property
     def is_full_graph(self) -> bool:
-        """Whether the whole graph is the one batch, spread over the workers."""
+        """Whether the whole graph is the only batch, divided among the workers."""
         return self.config.run.parallel == "graph"
 
     @property
     def micro_batches(self) -> int:
-        """Batches of a step; of a full graph each worker has its shard."""
+        """Number of batches in a step. On a full graph each worker computes its shard."""
         return self.config.fit.micro_batches or self.workers.most
 
     @property
     def encoding(self) -> EncodingOptions | None:
-        """The positional encoding of nodes that every batch carries."""
+        """The stored positional encoding of nodes that every batch holds."""
         return stored_encoding(self.config.model.options) if self.kind.is_one_graph else None
 
     @property
@@ -109,13 +109,14 @@ class ResolvedRun:
 
     @property
     def architecture(self) -> dict[str, Any]:
-        """The part of the model's options that a checkpoint must agree with: not how the model is computed, nor the optimizer's rates."""
+        """The part of the model's options that must equal those of a checkpoint. Options of the method of computation and the optimizer's rates are left
+        out."""
         component = self.config.model
         values = asdict(self._model_options)
         for name in ("recompute", "filter_learning_rate"):
             values.pop(name, None)
         for name in ("edge_dim", "edge_dims"):
-            if not values.get(name, 1):  # older runs, without features of edges, go on
+            if not values.get(name, 1):  # older runs have no edge features and can continue
                 del values[name]
         links = self.config.links
         decoder = {} if links is None else {"decoder": asdict(links.decoder)}
@@ -124,7 +125,7 @@ class ResolvedRun:
 
     @property
     def is_typed(self) -> bool:
-        """Whether the graph has several types of nodes, or of edges."""
+        """Whether the graph has several node types or relations."""
         return bool(self.inputs.node_dims)
 
     @property
@@ -149,7 +150,7 @@ class ResolvedRun:
 
     @property
     def fit(self) -> TrainOptions:
-        """The options of `--fit` with the precision that the workers' device has."""
+        """The options of `--fit`, with the precision resolved for the workers' device."""
         options = self.config.fit
         if options.precision != "auto":
             return options
@@ -157,7 +158,7 @@ class ResolvedRun:
 
     @property
     def training(self) -> Any:
-        """The options of the sampler of training batches."""
+        """The sampler options of training batches."""
         if self.is_full_graph:
             return FullGraphOptions(
                 self.config.data.split_set,
@@ -173,7 +174,7 @@ class ResolvedRun:
 
     @property
     def evaluation(self) -> dict[str, Any]:
-        """The options of the sampler of each split."""
+        """The sampler options of each split."""
         evaluation = self.config.evaluation
         if not self.kind.is_one_graph:
             return {split: evaluation.batches(self._sampler(split, shuffle=False)) for split in SPLITS}
@@ -197,7 +198,7 @@ class ResolvedRun:
 
     @property
     def edge_columns(self) -> tuple[EdgeColumn, ...]:
-        """The columns of edges that every batch carries for the model."""
+        """The edge columns that every batch holds for the model."""
         if not self.kind.is_one_graph:
             return ()
         held: dict[EdgeColumn, bool] = {"weight": self.inputs.edge_weight, "feature": not self.inputs.edge.empty}
@@ -246,7 +247,7 @@ class ResolvedRun:
 
 
 def read_resolved(tree: Mapping[str, Any]) -> ResolvedRun:
-    """The run that a run's directory holds. Raises UsageError or ConfigError if config.json holds no run."""
+    """The resolved run that a run directory stores. Raises UsageError or ConfigError if config.json holds no run."""
     tree = {name: value for name, value in tree.items() if name != "format"}
     resolved = tree.pop("resolved")
     return ResolvedRun(
@@ -260,7 +261,7 @@ def read_resolved(tree: Mapping[str, Any]) -> ResolvedRun:
 
 
 def resolve(config: RunConfig, facts: Facts) -> ResolvedRun:
-    """The resolved run of this configuration in this world; a pure function. Raises ConfigError if the two do not fit."""
+    """The resolved run for this configuration and these facts; a pure function. Raises ConfigError if configuration and facts do not fit together."""
     workers, reasons = config.workers, []
     if facts.resources is not None:
         workers, note = resolve_workers(asked_workers(config), facts.resources, facts.data_bytes)
@@ -345,12 +346,12 @@ def _check_travels(config: RunConfig) -> None:
 
 
 def _held_here(config: RunConfig) -> str:
-    """The options whose code no other process can import, as flags."""
+    """The options, as flags, whose code only this process can import."""
     return ", ".join(f"--{option} {path}" for option, path in own_code(config.tree()) if in_this_process(path))
 
 
 def _choose(config: RunConfig, graph: GraphFacts, micro_batches: int) -> tuple[RunConfig, list[str]]:
-    """(the configuration with nothing left open, each choice with its reason)."""
+    """(the configuration with all open options chosen, each choice with its reason)."""
     kind, model = config.kind, config.model
     recipe = _recipe_options(kind, None if model.is_foreign else model.name) if has_recipe(kind, model.name) else {}
     choices = choose(config.open, config.options(), graph, micro_batches, recipe)
@@ -363,13 +364,14 @@ def _choose(config: RunConfig, graph: GraphFacts, micro_batches: int) -> tuple[R
 
 @cache
 def _recipe_options(kind: str, model: str | None) -> Mapping[str, Any]:
-    """Every option of the model's default recipe; for a user's own model, of the first model's."""
+    """Every option of the model's default recipe. A user's own model uses the recipe of the first model."""
     named = {} if model is None else {"model": model}
     return MappingProxyType(read_config(config_tree(kind, {**named, "run": {"defaults": "recipe"}})).options())
 
 
 def asked_workers(config: RunConfig) -> WorkerOptions:
-    """The workers to place: on Ray, if its address is given or the whole graph is spread over workers; in this process, if only this process holds the code."""
+    """The workers to place. On Ray: if Ray's address is set or the whole graph is divided among workers. In this process: if no other process can import the
+    run's code."""
     workers = config.workers
     spread = config.run.parallel == "graph" and workers.num_workers is None
     asks_ray = workers.launcher == "auto" and (config.ray.address is not None or spread)
@@ -379,7 +381,7 @@ def asked_workers(config: RunConfig) -> WorkerOptions:
 
 
 def _no_more_than(workers: WorkerOptions, config: RunConfig) -> tuple[WorkerOptions, str | None]:
-    """(workers, at most one for each micro-batch; what to say about fewer workers)."""
+    """(the workers, reduced to at most one for each micro-batch; a note if their number was reduced)."""
     most = config.fit.micro_batches
     if most is None or workers.most <= most:
         return workers, None
@@ -393,11 +395,11 @@ def _no_more_than(workers: WorkerOptions, config: RunConfig) -> tuple[WorkerOpti
 
 
 def evaluation_text(config: RunConfig) -> str:
-    """All that scores depend on in addition to the weights: scores of different kinds must not compete for the best epoch."""
+    """Text of all options that scores depend on in addition to the weights. Scores with different texts are not compared when the best epoch is chosen."""
     evaluation: Any = config.evaluation
     if evaluation.how == "full":
         return f"full, {evaluation.chunks} chunks" + ("" if evaluation.keeps_best else ", the last epoch kept")
-    # Empty fields are left out: older runs, which lack them, compare this text.
+    # Empty values of newer fields are left out: the text of older runs, which have no such fields, must stay equal.
     tree = to_tree(config.sampler.options).items()
     later = ("relation_fanouts", "relations")
     text = ", ".join(f"{name} {value}" for name, value in tree if value or name not in later)
@@ -405,7 +407,7 @@ def evaluation_text(config: RunConfig) -> str:
 
 
 def step_warnings(num_steps: int, num_warmup_steps: int) -> list[str]:
-    """Warnings about the number of optimizer steps."""
+    """Warnings about too few optimizer steps or too long a warm-up."""
     warnings = []
     if num_steps < FEWEST_STEPS:
         warnings.append(

@@ -1,7 +1,7 @@
-"""Facts about a typed graph for a run on the nodes of one type, or on the links of one relation, and checks of its options.
+"""Facts about a typed graph for a run on the nodes of one type or on the links of one relation, and checks of the run's options.
 
-A typed graph is opened by its types and relations, each as a plain graph. The predicted type takes the place of a plain graph for labels, splits,
-class weights and baselines.
+A typed graph consists of types and relations, each opened as a plain graph. Labels, splits, class weights and baselines come from the predicted type, in place
+of a plain graph.
 """
 
 from dataclasses import replace
@@ -26,8 +26,8 @@ NodeGraph = StoredGraph | TypedGraph
 
 
 def predicted_nodes(graph: NodeGraph, config: RunConfig) -> StoredGraph:
-    """The graph whose nodes are predicted: a plain graph itself; of a typed graph the task's type, or the type where links begin. Raises ConfigError if the
-    graph has no such type."""
+    """The graph whose nodes are predicted. For a plain graph: the graph itself. For a typed graph: the task's type, or the type that links start from.
+    Raises ConfigError if the graph has no such type."""
     if isinstance(graph, StoredGraph):
         return graph
     if config.links is not None:
@@ -36,7 +36,7 @@ def predicted_nodes(graph: NodeGraph, config: RunConfig) -> StoredGraph:
 
 
 def link_relation(graph: TypedGraph, named: str | None) -> Relation:
-    """The relation that a task names, or the relation with held-out links. Raises ConfigError if the graph has no such relation."""
+    """The relation that the task names; by default, the relation with held-out links. Raises ConfigError if the graph has no such relation."""
     relation = Relation.of(named) if named is not None else graph.manifest.link_relation
     if relation not in graph.relations:
         listed = ", ".join(map(str, graph.relations))
@@ -48,13 +48,13 @@ def link_relation(graph: TypedGraph, named: str | None) -> Relation:
 
 
 def link_rows(graph: NodeGraph, config: RunConfig) -> StoredGraph:
-    """The graph whose edges are links: a plain graph itself, of a typed graph the relation. Raises ConfigError as `link_relation`."""
+    """The graph whose edges are links: a plain graph itself, or the relation of a typed graph. Raises the errors of `link_relation`."""
     named = None if config.links is None else config.links.relation
     return graph if isinstance(graph, StoredGraph) else graph.relation(link_relation(graph, named))
 
 
 def predicted_type(graph: TypedGraph, named: str | None) -> str:
-    """The type that a task names, or the only type with labels and splits. Raises ConfigError if there is no such type, or several."""
+    """The node type that the task names; by default, the only type with labels and splits. Raises ConfigError if no type or several types match."""
     if named is not None:
         graph.nodes(named)
         return named
@@ -68,8 +68,8 @@ def predicted_type(graph: TypedGraph, named: str | None) -> str:
 
 
 def with_type(config: RunConfig, graph: NodeGraph) -> RunConfig:
-    """The configuration with the name of the predicted type or relation, and the types whose nodes have embeddings. Raises ConfigError as `predicted_type` and
-    `link_relation`, and for an unknown type."""
+    """The configuration with the name of the predicted type or relation, and with the types that have trained embeddings. Raises the errors of
+    `predicted_type` and `link_relation`, and ConfigError for an unknown type."""
     if isinstance(graph, StoredGraph):
         return config
     if config.embeddings.width:
@@ -86,12 +86,12 @@ def with_type(config: RunConfig, graph: NodeGraph) -> RunConfig:
 
 
 def typed_inputs(manifest: Manifest, nodes: Manifest, config: RunConfig) -> Inputs:
-    """The model's inputs, from the graph, its predicted type `nodes` and the relational layers."""
+    """The model's inputs for a graph, its predicted type `nodes`, and the relational layers."""
     embedded = [
         each for name, row in manifest.node_types.items() for each in embedded_columns(name, row.feature_columns)
     ]
     widths = {name: config.data.category_width for name, *_ in embedded}
-    ages = getattr(config.sampler.options, "recency_dim", 0)  # columns added to the features of every node
+    ages = getattr(config.sampler.options, "recency_dim", 0)  # columns that are appended to the features of every node
     trained = dict.fromkeys(config.embeddings.node_types, config.embeddings.width)
     dims = edge_dims(manifest, config)
     return Inputs(
@@ -114,7 +114,7 @@ def typed_inputs(manifest: Manifest, nodes: Manifest, config: RunConfig) -> Inpu
 
 
 def typed_identity(manifest: Manifest, node_type: str, split_set: int) -> dict[str, Any]:
-    """Properties of the data that must be the same when the run is resumed."""
+    """Properties of the data that must not change when the run is resumed."""
     return {
         "graph": manifest.name,
         "num_nodes": manifest.num_nodes,
@@ -126,20 +126,20 @@ def typed_identity(manifest: Manifest, node_type: str, split_set: int) -> dict[s
 
 
 def typed_facts(manifest: Manifest, nodes: Manifest, split_set: int) -> GraphFacts:
-    """Facts for the rules: the nodes of the predicted type, and the edges that end in them."""
+    """Facts for the rules, about the nodes of the predicted type and the edges that end in these nodes."""
     edges = sum(row.num_edges for relation, row in manifest.edge_types.items() if relation.target == nodes.name)
     return replace(graph_facts(nodes, split_set), num_edges=edges)
 
 
 def check_graph_kind(config: RunConfig, graph: NodeGraph) -> None:
-    """Raises ConfigError for options of typed graphs on a plain graph, and of plain graphs on a typed graph."""
+    """Raises ConfigError if options of typed graphs are set for a plain graph, or options of plain graphs for a typed graph."""
     problem = _for_types(config) if isinstance(graph, StoredGraph) else _for_one_type(config)
     if problem is not None:
         raise ConfigError(f"{graph.url}: {problem}")
 
 
 def _for_types(config: RunConfig) -> str | None:
-    """The message for options that a plain graph cannot have."""
+    """The error for options that a plain graph cannot have, or None."""
     wrong = dict[str, str]()
     if config.model.takes_types:
         wrong["--model"] = config.model.name
@@ -160,7 +160,7 @@ def _for_types(config: RunConfig) -> str | None:
 
 
 def _for_one_type(config: RunConfig) -> str | None:
-    """The message for options that a typed graph cannot have."""
+    """The error for options that a typed graph cannot have, or None."""
     if config.model.takes_types and config.relational != RelationalConfig():
         return f"--relational: {config.model.name} has layers of its own; set --model.num_layers and the like, and leave out --relational"
     return None
