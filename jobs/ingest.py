@@ -418,7 +418,7 @@ def place_on_hosts(config: IngestConfig, report: "Progress") -> "tuple[int, int,
 
 
 def ingest_set(config: IngestMoleculesConfig, report: "Progress") -> "tuple[int, int, str, str]":
-    """Returns (bytes, number of molecules, summary of the stored set, rejected rows and next commands)."""
+    """Returns (bytes, number of molecules, summary of the stored set, summary of the rejected rows)."""
     from graphmill.cluster.ingestion.molecules import ingest_molecules
     from graphmill.storage.graph_sets.graph_set import open_graphs
 

@@ -1,7 +1,7 @@
 """Lists the runs of a folder: `graphmill runs [FOLDER] [--sort test] [--where model=geco status=finished] [--limit 20]`.
 
-A line for each run: its name, when it began, its status, model and data, its metric's scores and its epochs. The newest stands last. A run that cannot be
-read says why in place of its status. You should see the table within a second for a hundred runs.
+Each run has a line: name, start time, status, model, data, scores of its metric, and epochs. The newest run is last. If a run cannot be read, its status column
+has the reason. You should see the table within a second for a hundred runs.
 """
 
 from collections.abc import Sequence
@@ -23,11 +23,11 @@ class RunsConfig:
     folder: str = "runs"
     """Folder of the runs: a path or a URL."""
     sort: str = "began"
-    """A column: run, began, status, model, data, metric, valid, test, epochs or parameters; -COLUMN: the greatest first."""
+    """Column to sort by: run, began, status, model, data, metric, valid, test, epochs or parameters. -COLUMN: greatest first."""
     where: tuple[str, ...] = ()
-    """COLUMN=VALUE …: only runs that have these values; COLUMN=PART* takes values that begin with PART."""
+    """Filter, as COLUMN=VALUE …: only runs with these values. COLUMN=PART*: only values that begin with PART."""
     limit: int = 0
-    """Print the last so many of the sorted runs; 0: all."""
+    """Print only the last so many of the sorted runs. 0: all."""
 
 
 def main() -> None:
@@ -37,7 +37,7 @@ def main() -> None:
 
 
 def list_runs(folder: str) -> list[dict[str, object]]:
-    """A row by column for each run in a folder, also for an unreadable run. Raises ConfigError if the folder does not exist or holds no run."""
+    """A mapping from column to value for each run in a folder, including unreadable runs. Raises ConfigError if the folder does not exist or holds no run."""
     from graphmill.storage.filesystem.urls import split_url
 
     filesystem, path = split_url(folder)
@@ -62,7 +62,7 @@ def _row(place: str) -> dict[str, object]:
 
 
 def run_facts(record: Run) -> dict[str, object]:
-    """The row of a run, without its name."""
+    """The columns of a run, except for its name."""
     config, summary = record.config, record.summary
     begun = record.told("begin")
     return {
@@ -79,7 +79,7 @@ def run_facts(record: Run) -> dict[str, object]:
 
 
 def _data_name(record: Run) -> str:
-    """The last part of the data's path; for data in memory, which is stored below its run, the beginning of its content's hash."""
+    """A short name of the data: the last part of its path. For data from memory, which is stored below its run: the beginning of the content's hash."""
     data = record.config.get("data")
     path = str((data.get("path") if isinstance(data, dict) else None) or "embedded").rstrip("/")
     if not path.endswith(f"/{record.name}/{GRAPH}"):
@@ -93,7 +93,7 @@ def _name(component: object) -> str:
 
 
 def select_rows(rows: Sequence[dict[str, object]], sort: str, where: Sequence[str]) -> list[dict[str, object]]:
-    """The rows that have the values of `where`, sorted. Raises ConfigError for an unknown column."""
+    """The rows with the values of `where`, sorted. Raises ConfigError for an unknown column."""
     conditions = [condition.partition("=") for condition in where]
     for named, equals in [(sort.removeprefix("-"), "="), *((name, equals) for name, equals, _ in conditions)]:
         if named not in COLUMNS or not equals:
@@ -110,13 +110,13 @@ def _is(value: object, pattern: str) -> bool:
 
 
 def _rank(value: object) -> tuple[bool, float, str]:
-    """Sorts numbers by value, then texts."""
+    """Sort key: numbers by value, then texts."""
     is_number = isinstance(value, int | float)
     return (not is_number, value, "") if isinstance(value, int | float) else (not is_number, 0.0, str(value))
 
 
 def text_table(rows: Sequence[Sequence[object]]) -> str:
-    """Columns side by side, the first row on top: numbers on the right with four digits, texts on the left and cut at 60 letters."""
+    """Formats the rows as a table with a header line. Numbers are on the right with four digits, texts on the left and cut at 60 letters."""
     cells = [[f"{cell:.4f}" if isinstance(cell, float) else str(cell)[:60] for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     numbers = [

@@ -1,18 +1,18 @@
-"""Tries options, seeds, worker counts and graph sizes of a training run: each trial is a run; one table, pages and CSV files.
+"""Tries options, seeds, worker counts and graph sizes of a training run: each trial is a run. Writes one table, pages and CSV files.
 
     python jobs/sweep.py --grid fit.learning_rate=1e-3,3e-3 model.width=64,128 --seeds 0 1 2      all combinations, three seeds each
-    python jobs/sweep.py recipe.yaml --draw fit.learning_rate=1e-4..1e-2:log --trials 20 --prune   twenty draws, the weak ones stopped early
+    python jobs/sweep.py recipe.yaml --draw fit.learning_rate=1e-4..1e-2:log --trials 20 --prune   twenty draws, weak trials are stopped early
     python jobs/sweep.py --kind graphs --grid model=tokengt,grit,ppgt -- --fit.epochs 20          words after -- go to every trial
     python jobs/sweep.py --study studies/grit_ablations.yaml -- --data graphs/zinc                the arms of a study, one recipe changed
     python jobs/sweep.py --workers 1 2 4 --nodes 20000 200000 -- --fit.epochs 4                   how training scales
-    python jobs/sweep.py --resume runs/sweep-20260101-120000                                      goes on, or shows what there is
+    python jobs/sweep.py --resume runs/sweep-20260101-120000                                      continues, or shows the results
 
-A trial is `graphmill train_nodes OUT/trial-000.yaml` (or train_graphs), a run like any other, in OUT/trial-000; run alone it gives the same scores to the
-last digit. A failed trial is reported with its cause, and the sweep goes on; the exit status is then 1, and `--resume OUT --retry` runs the trial again.
-Ctrl-C ends all trials in seconds; --resume continues them from their checkpoints, and `--resume OUT --trials 40` adds draws.
+A trial is a normal run of `graphmill train_nodes OUT/trial-000.yaml` (or train_graphs) in OUT/trial-000. Outside of the sweep this command gives the same
+scores to the last digit. If a trial fails, the sweep reports the cause, continues, and exits with 1 at the end; `--resume OUT --retry` runs the trial again.
+Ctrl-C ends all trials within seconds. --resume continues them from their checkpoints. `--resume OUT --trials 40` adds draws.
 
-With --workers or --nodes, trials run one at a time. The cost of each is kept in OUT/points.jsonl (`python -m graphmill.jobs.plan.cost_model --points` reads
-it) and shown in report.html next to the ideal line. The first epoch warms up and does not count; only the last epoch is validated.
+With --workers or --nodes, trials run one at a time. The cost of each trial is stored in OUT/points.jsonl (`python -m graphmill.jobs.plan.cost_model --points`
+reads this file) and shown in report.html next to the ideal line. The first epoch is a warm-up and does not count. Only the last epoch is validated.
 """
 
 import os
@@ -40,11 +40,12 @@ from graphmill.jobs.sweeps.design import (
 )
 
 _MAY_CHANGE = ("resume", "trials", "retry", "at_once", "cpus", "trial_timeout_s", "allow_import")
-_STOP_TIMEOUT_S = 40.0  # for trials of a killed sweep
+_STOP_TIMEOUT_S = 40.0  # wait for the end of a killed sweep's trials
 
 
 def read_options(arguments: Sequence[str]) -> tuple[SweepOptions, list[str]]:
-    """The command line's options and the words after `--`; with --resume the sweep's own. Raises ConfigError for a change of an option that must stay."""
+    """(the sweep's options, the words after `--`), from the command line or, with --resume, from the sweep's files. Raises ConfigError if an option changes
+    that must stay."""
     cut = arguments.index("--") if "--" in arguments else len(arguments)
     own, words = list(arguments[:cut]), list(arguments[cut + 1 :])
     for flag in ("--grid", "--draw"):
@@ -91,7 +92,7 @@ def sweep(options: SweepOptions, words: Sequence[str]) -> int:
     for config in configs:
         prepare(config)
     tag = saved_attributes(out)["tag"] if options.resume else new_tag()
-    end_tagged(tag, _STOP_TIMEOUT_S)  # leftovers of a killed part of the sweep
+    end_tagged(tag, _STOP_TIMEOUT_S)  # processes of a part of the sweep that was killed
     out.mkdir(parents=True, exist_ok=True)
     kept = to_tree(options) | {"resume": None, "out": None, "retry": False}
     search = Search(out, plan, lower_is_better(metric), {"options": kept, "words": list(words), "tag": tag})
@@ -126,7 +127,7 @@ def sweep(options: SweepOptions, words: Sequence[str]) -> int:
         if baseline.models:
             print(f"the baseline {' '.join(baseline.models)} beside them (--baseline none leaves it out)", flush=True)
             classic = train_classics(configs, baseline, out, tag, options.trial_timeout_s)
-    except BaseException:  # mostly Ctrl-C or SIGTERM: however it ends, it can be continued
+    except BaseException:  # also after Ctrl-C or SIGTERM: the sweep can be continued from here
         print(f"\nto continue: graphmill sweep --resume {shlex.quote(str(out))}", file=sys.stderr)
         raise
     finally:
@@ -162,7 +163,7 @@ def _out(options: SweepOptions) -> Path:
 
 
 def _together(plan: SweepDesign, configs: Iterable[Any]) -> int:
-    """Number of trials that run together: one unless more are asked for, if they join a cluster or scaling is measured."""
+    """Number of trials that run at the same time. If trials join a cluster or the sweep measures scaling, the default is one."""
     from graphmill.cluster.ray.session import joins_a_cluster
 
     options = plan.options
@@ -178,7 +179,7 @@ def _together(plan: SweepDesign, configs: Iterable[Any]) -> int:
 
 
 def _say_trial(record: Mapping[str, Any], metric: str, out: Path) -> str:
-    """A trial in one line."""
+    """Describes a trial in one line."""
     name = f"trial-{record['number']:03d}"
     trial = f"{name} ({say(record['options'])})"
     if record["status"] == "failed":

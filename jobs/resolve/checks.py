@@ -40,7 +40,7 @@ def _fanouts_are_layers(config: RunConfig) -> str | None:
 
 def _hops_find_neighbors(config: RunConfig) -> str | None:
     fanouts = getattr(config.sampler.options, "fanouts", ())
-    if getattr(config.sampler.options, "relation_fanouts", None):  # the other options have defaults
+    if getattr(config.sampler.options, "relation_fanouts", None):  # `fanouts` of 0 then leaves the other relations out
         return None
     if all(fanout > 0 or fanout == -1 for fanout in fanouts):
         return None

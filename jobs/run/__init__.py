@@ -1,1 +1,1 @@
-"""A run of any kind, followed and reported; its plan; files of a prediction. Imports: jobs.subjects and below."""
+"""Runs a run of any kind, follows it and reports it; prints its plan; writes the files of a prediction. Imports: jobs.subjects and the packages below it."""

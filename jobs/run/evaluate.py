@@ -2,11 +2,11 @@
 
     graphmill evaluate runs/my-run                       on its own data: the scores of its summary
     graphmill evaluate runs/my-run --data graphs/new     on other data with the same features and labels
-    graphmill evaluate converted --data graphs/zinc      a folder of convert_checkpoint, on a stored set
+    graphmill evaluate converted --data graphs/zinc      a folder written by convert_checkpoint, on a stored set
 
-You should see every score of every split, after about the time of one validation. Everything is computed in this process, and nothing is written;
-`predict` also writes the predictions, and has workers. Exit status 1 and one line if the data does not fit the model or has no labels, and for a run
-on links.
+You should see every score of every split, after about the time of one validation. The scores are computed in this process, and nothing is written. `predict`
+writes the predictions and can use several workers. The command prints one line and exits with 1 if the data does not fit the model or has no labels, and for a
+run on links.
 """
 
 import json
@@ -30,13 +30,13 @@ class EvaluateConfig:
     """Score a model."""
 
     run: str
-    """A finished run's directory, a folder of `Run.save_model` or `hf://owner/name`, or a folder of convert_checkpoint."""
+    """A finished run's directory, a model saved by `Run.save_model` (folder or `hf://owner/name`), or a folder written by convert_checkpoint."""
     data: str | None = None
-    """The graph or set; none: the run's own."""
+    """The graph or set to score on. none: the run's own data."""
     split: str = "all"
-    """all, or one of: train, valid, test (or as the set names them), and none: nodes or graphs in no split."""
+    """Splits to score: all, or one of: train, valid, test (or the set's own names) and none. none: nodes or graphs that are in no split."""
     task: Literal["regression", "binary", "classes"] = "regression"
-    """Outputs of a converted checkpoint for graphs; numbers are in the targets' own units."""
+    """Outputs of a converted checkpoint for graphs. Numbers are in the targets' own units."""
     device: Literal["cpu", "gpu"] = "cpu"
     allow_import: bool = False
     """Import and run the user's own model, sampler or task that the run names."""
@@ -50,7 +50,7 @@ def main() -> None:
 
 
 def evaluate(run: "str | Path | Run", data: Any = None, **options: Any) -> dict[str, dict[str, float]]:
-    """Scores by split, as `graphmill evaluate` prints them. `data`: a stored graph or set, or its path or URL. Raises what the command would say."""
+    """Scores by split, like `graphmill evaluate` prints them. `data`: a stored graph or set, or its path or URL. Raises the errors that the command prints."""
     place = None if data is None else str(getattr(data, "url", data))
     return _evaluate(build(EvaluateConfig, {"run": str(getattr(run, "path", run)), "data": place, **options}))
 
@@ -88,7 +88,7 @@ def _evaluate(config: EvaluateConfig) -> dict[str, dict[str, float]]:
 
 
 def _adopted(converted: Path, config: EvaluateConfig, scratch: str) -> str:
-    """A saved model of a converted checkpoint, for this set."""
+    """A converted checkpoint as a saved model, for this set."""
     from safetensors.torch import save_file
 
     from graphmill.cluster.checkpoints.checkpoint import TrainState, write_state
@@ -106,7 +106,7 @@ def _adopted(converted: Path, config: EvaluateConfig, scratch: str) -> str:
     stored = open_graphs(config.data)
     task = {None: config.task, "nodes": "nodes", "pairs": "pairs"}[stored.manifest.labelled]
     tree: dict[str, Any] = {"model": type(options).__name__.removesuffix("Config").lower(), "task": task}
-    tree["data"] = {"path": config.data, "standardise": "no"}  # the checkpoint reads features as they are
+    tree["data"] = {"path": config.data, "standardise": "no"}  # the checkpoint reads raw features
     asked = read_config(config_tree("graphs", tree, {"run": {"defaults": "recipe"}}))
     asked = replace(asked, model=Component(asked.model.name, options))
     if isinstance(asked.task.options, NumberOptions):

@@ -1,4 +1,4 @@
-"""`--plan` of a prediction: its batches, model and files, read in this process (jobs/plan/run_plan.py has the rest)."""
+"""Prints the plan of a prediction (`--plan`): its batches, model and files, read in this process. jobs/plan/run_plan.py has the parts of every plan."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -26,9 +26,9 @@ def plan_prediction(
     placed: WorkerOptions,
     split: "Callable[[Served], tuple[PredictionSpec, tuple[list[Piece], np.ndarray]]]",
 ) -> int:
-    """Prints the plan of the prediction; returns the exit status, 1 if the prediction would be refused.
+    """Prints the plan of the prediction. Returns the exit status, 1 if the prediction would be refused.
 
-    `summary`: of predictions that are complete already; `split`: see `graphmill.jobs.predict`.
+    `summary`: the summary of predictions that are already complete. `split`: see `graphmill.jobs.predict`.
     """
     workers = placed.most
     plan = Plan("predict", workers, config.ray.object_store_gb)
@@ -63,10 +63,10 @@ def plan_prediction(
 
 
 def _add_full_graph(plan: Plan, model: torch.nn.Module, spec: PredictionSpec) -> None:
-    """One pass for all splits, tried on the whole graph by this process."""
+    """Adds one pass over the whole graph for all splits, measured in this process."""
     data = spec.data.open()
     tries, sampler = Tries(data, model), data.sampler(spec.splits[0].sampler, 1)
-    tries.score(sampler, data.ids)  # compiles what is compiled
+    tries.score(sampler, data.ids)  # the first call compiles
     tried = shared(tries.score(sampler, data.ids), plan.workers)
     plan.add("batches", f"the whole graph over {counted(plan.workers, 'worker')}, once for all splits")
     plan.add_batch(tried, "predicted")
@@ -80,7 +80,7 @@ def _add_batches(plan: Plan, model: torch.nn.Module, spec: PredictionSpec, num_p
     batches = [(split.sampler, split.micro_batches) for split in spec.splits]
     for number, split in enumerate(spec.splits):
         if batches.index(batches[number]) < number:
-            continue  # another split's batches predict it, too
+            continue  # an earlier split has the same batches and predicts this split too
         names.append(
             " and ".join(
                 other.name for other, same in zip(spec.splits, batches, strict=True) if same == batches[number]
@@ -88,10 +88,10 @@ def _add_batches(plan: Plan, model: torch.nn.Module, spec: PredictionSpec, num_p
         )
         sampler, _ = deal_split(data, split.sampler, split.micro_batches, split.num_positions)
         counts.append(sampler.num_batches)
-        tries.score(sampler, data.ids)  # compiles what is compiled
+        tries.score(sampler, data.ids)  # the first call compiles
         tried.append(tries.score(sampler, data.ids))
     total, workers = sum(counts), plan.workers
-    # Splits may have batches of different sizes: each counts by the number of its batches.
+    # Batch sizes may differ between splits: each split's measurement is weighted by its number of batches.
     mean = mean_of(tried, counts)
     by_split = ", ".join(f"{name} {count:,}" for name, count in zip(names, counts, strict=True))
     plan.add("batches", f"{total:,} ({by_split}) in {num_pieces:,} pieces for {counted(workers, 'worker')}")

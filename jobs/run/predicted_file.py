@@ -1,4 +1,4 @@
-"""A user's file of edges, of typed tables or of SMILES to predict: it is stored below the folder of predictions first, and read as the run's own file was."""
+"""Stores a user's file of edges, typed tables or SMILES below the folder of predictions, with the ingestion options of the run's own file."""
 
 import hashlib
 import json
@@ -26,7 +26,7 @@ _ENDINGS = (*EDGE_ENDINGS, *TABLE_ENDINGS, ".npz")
 
 
 def store_file(run: Run, config: PredictConfig) -> PredictConfig:
-    """The options with the stored graph or set in place of the file that `graph` names; unchanged if `graph` names no file. Raises as ingestion."""
+    """The options, with the stored graph or set in place of the file that `graph` names. Unchanged if `graph` names no file. Raises the errors of ingestion."""
     path, edges = config.graph, config.edge_list
     if path is None or has_graph(path) or not _is_file(path):
         options = [name for name, default in FILE_OPTIONS.items() if getattr(config, name) != default]
@@ -98,13 +98,13 @@ def _learnt(manifest: Manifest) -> dict[str, Any]:
 
 
 def _has_types(path: str) -> bool:
-    """Whether a file of typed tables names several types or relations: else it is a plain graph."""
+    """Whether a file of typed tables names several types or relations. Otherwise it describes a plain graph."""
     nodes, relations, _ = read_tables(tables_file(path))
     return len(nodes) > 1 or len(relations) > 1
 
 
 def _digest(run: Run, path: str, config: PredictConfig) -> str:
-    """Digest of all files of the data, whatever their names, and of the run, the options and the earlier graph by which they are read."""
+    """Digest of all files of the data (without their names), of the run, of the options and of the earlier graph that determines how the data is read."""
     edges, table = asdict(config.edge_list), asdict(config.table)
     files, earlier = {"": path}, edges.pop("features_as")
     if is_typed(path):
@@ -136,7 +136,7 @@ def _digest(run: Run, path: str, config: PredictConfig) -> str:
 
 
 def _with_targets(path: str, table: SmilesOptions, targets: tuple[str, ...]) -> SmilesOptions:
-    """The options with the run's targets, if nobody names others and the table has them; else without targets: none is guessed."""
+    """The options with the run's targets, if the user names no targets and the table has them. Otherwise without targets: none is guessed."""
     if table.targets != (AUTO,):
         return table
     try:

@@ -1,4 +1,4 @@
-"""Errors of a Python call name Python's words in place of flags: `fit={"epochs": 3}` for `--fit.epochs 3`, `resume=…` for `--run.resume`."""
+"""In errors of a Python call, replaces command-line flags by Python arguments: `fit={"epochs": 3}` for `--fit.epochs 3`, `resume=…` for `--run.resume`."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ _FREE = (str, Path, Any, Never)
 _BEGIN, _END = "\ue000", "\ue001"  # around Python's words for a flag
 _INGEST_NAMES = {"partitions": "num_partitions", "threads": "num_threads", "memory_mib": "memory_budget_bytes"}
 _Dialect = tuple[Mapping[str, Any], Callable[[str, Any], str | None]]
-"""(types of flags, Python's words for a flag and its value, None: Python has no such option)."""
+"""(types of flags; a function from a flag and its value to the Python argument, which returns None if Python has no such option)."""
 
 
 def speak_python(error: GraphmillError, call: str, values: Sequence[Any], said: Mapping[str, Any]) -> None:
@@ -40,7 +40,7 @@ def speak_python(error: GraphmillError, call: str, values: Sequence[Any], said: 
 
 
 def spoken_here(message: str, call: str = "train", said: Mapping[str, Any] = MappingProxyType({})) -> str:
-    """The message with flags in a command, with Python's words for them in `gm.CALL(…, **said)`."""
+    """The message, with flags replaced by the arguments of `gm.CALL(…, **said)`. In a command: unchanged."""
     if is_command() or "--" not in message:
         return message
     misplaced: dict[str, Any] = {}
@@ -70,7 +70,7 @@ def spoken_here(message: str, call: str = "train", said: Mapping[str, Any] = Map
 
 
 def _dialects(call: str, misplaced: Mapping[str, Any]) -> Iterator[_Dialect]:
-    """The dialects of the call, of training and of ingestion. `misplaced`: values that were given without their group."""
+    """The dialects that apply: of the call itself, of training and of ingestion. `misplaced`: values that the caller passed without their group."""
     from graphmill.jobs.config.predict_options import PredictConfig
     from graphmill.jobs.ingest import IngestConfig
     from graphmill.jobs.run.evaluate import EvaluateConfig
@@ -106,7 +106,8 @@ def _dialects(call: str, misplaced: Mapping[str, Any]) -> Iterator[_Dialect]:
 
 
 def _value(words: Sequence[str], hint: Any) -> tuple[Any, int]:
-    """(the value at the beginning of these words, the number of its words). Prose is no value; `...` and 0: there is no value, or free text."""
+    """(the value that these words begin with, its number of words). (`...`, 0) if there is no value, or if the type is free text: prose is never read as a
+    value."""
     if hint is bool:
         return (words[0] == "yes", 1) if words[:1] in (["yes"], ["no"]) else (True, 0)
     kinds = [kind for kind in get_args(hint) if kind not in _FREE]

@@ -1,12 +1,12 @@
 """A run's best weights as a model to give away: one folder, in the file layout of the Hugging Face Hub.
 
     model.safetensors   the weights
-    config.json         the run's options, and what its data decides of the model
+    config.json         the run's options, and the properties of the data that the model depends on
     summary.json        scores, and the data's content
     state.json          the weights' identity, and every file's SHA-256
     README.md           the model card, for people; may be edited
 
-The folder is read as a run's directory is: `predict`, `evaluate`, `--fit.start_from` and `load_model` take it.
+The folder can be used in place of a run's directory: `predict`, `evaluate`, `--fit.start_from` and `load_model` accept it.
 """
 
 import json
@@ -33,9 +33,9 @@ _LATER_ONLY = ("ray", "servers", "format", "resolved")  # groups of options that
 
 
 def save_model(run: Run, path: str | Path) -> None:
-    """Writes the folder at this path, where nothing is, or uploads it to `hf://owner/name` of the Hub, with its client's own log-in.
+    """Writes a new folder at this path, or uploads it to `hf://owner/name` of the Hub. The Hub's client uses its own log-in.
 
-    Raises FormatError if the run's weights are missing or damaged, ConfigError if something else is at the path.
+    Raises FormatError if the run's weights are missing or damaged, ConfigError if the path already exists with other content.
     """
     _ = run.state, run.summary["job"]
     if str(path).startswith(HUB):
@@ -51,7 +51,7 @@ def save_model(run: Run, path: str | Path) -> None:
 
 
 def at_hand(path: str | Path) -> str:
-    """The model's path: the path itself, or for `hf://owner/name` (`@revision` after it) the Hub client's copy on this machine."""
+    """A local path of the model: the path itself or, for `hf://owner/name` (optionally with `@revision`), the Hub client's copy on this machine."""
     if not str(path).startswith(HUB):
         return str(path)
     name, _, revision = str(path).removeprefix(HUB).partition("@")
@@ -70,7 +70,7 @@ def _client() -> Any:
 
 
 def _write(run: Run, folder: Path) -> None:
-    # --run.parallel decides the numbers; paths and a cluster's address are this machine's own.
+    # --run.parallel is kept because it determines the numbers. Paths and a cluster's address are left out because they belong to this machine.
     options = {name: group for name, group in run.config.items() if name != "ray"}
     options["run"] = {name: value for name, value in run.config.get("run", {}).items() if name == "parallel"}
     summary = {name: value for name, value in run.summary.items() if name not in _OF_A_MACHINE}
@@ -85,7 +85,7 @@ def _write(run: Run, folder: Path) -> None:
 
 
 def model_card(run: Run) -> str:
-    """The page about the model for people: its data, scores, options, and the commands that use it and train it again."""
+    """The model card: data, scores and options, and the commands that use the model and train it again."""
     summary, config = run.summary, run.config
     data = summary.get("graphs" if run.is_graph_set else "graph")
     scores = [f"| model{' (estimate)' if run.estimate else ''} | {_cells(run.scores)} |"]
@@ -96,7 +96,7 @@ def model_card(run: Run) -> str:
     ]
     options = flat_text({name: value for name, value in config.items() if name not in _LATER_ONLY})
     model = config.get("model", {})
-    allow = ", allow_import=True" if ":" in str(model) else ""  # its class is imported by name
+    allow = ", allow_import=True" if ":" in str(model) else ""  # the class must be imported from its path
     return "\n".join(
         [
             "---",
@@ -127,7 +127,7 @@ def model_card(run: Run) -> str:
 
 
 def repeating(run: Run) -> str:
-    """The command that trains the same model: its options that are not the defaults."""
+    """The command that trains the same model. It lists the options that differ from their defaults."""
     config = read_saved(run.path, "give a finished run's directory", allow_import=True)
     names = {group: getattr(config, group).name for group in ("model", "sampler", "task")}
     usual = read_config(config_tree(config.kind, names)).options()

@@ -1,4 +1,5 @@
-"""A run of any kind: its data is opened, resolved, checked and served; the model is trained, compared with the baselines, and reported. And the run's plan."""
+"""Runs a run of any kind: opens, resolves, checks and serves its data, trains the model, compares it with the baselines, and reports. Also prints the plan
+of a run."""
 
 import time
 from collections.abc import Iterator
@@ -44,7 +45,7 @@ def run_subject(job: str, config: RunConfig) -> int:
     resolved = subject.resolve(config, resources)
     subject.check(resolved)
     subject = subject.completed(resolved)
-    # A resume opens the same snapshot.
+    # A resumed run opens the same snapshot.
     asked = replace(config, data=replace(config.data, snapshot=subject.manifest.snapshot))
     resolved = replace(resolved, config=replace(resolved.config, data=asked.data))
     config, origin = resolved.config, subject.manifest.origin
@@ -59,7 +60,7 @@ def run_subject(job: str, config: RunConfig) -> int:
     lacks = subject.lacks(resolved)
     if lacks:
         print(f"splits lack: {'; '.join(lacks)}", flush=True)
-    if resources is not None:  # else the cluster decides too
+    if resources is not None:  # otherwise the cluster also influences the decision
         resolved.print_choices()
     if config.evaluation.estimate is not None:
         print(f"scores are estimates: {config.evaluation.estimate}; {config.evaluation.kept}", flush=True)
@@ -128,7 +129,7 @@ def _on_ray(subject: Subject, asked: RunConfig, resolved: ResolvedRun, run_dir: 
 
 
 def plan_subject(job: str, config: RunConfig) -> int:
-    """Prints the plan of `run_subject`; returns the exit status. Raises the errors of the run's options alone."""
+    """Prints the plan of `run_subject` and returns the exit status. Raises only the errors of the run's options."""
     from graphmill.jobs.plan.run_plan import plan_run
 
     return plan_run(job, config, _look)
@@ -147,7 +148,7 @@ def _look(plan: "Plan", resolved: ResolvedRun, resources: Resources | None, run_
     with plan.refused():
         if config.run.resume is not None and not plan.problems:
             check_resume(run_dir, resolved)
-    if plan.problems:  # without usable data there is no model either
+    if plan.problems:  # without usable data there is no model to plan
         return
     plan.place(resolved, subject.num_partitions)
     plan.add_chosen(resolved)

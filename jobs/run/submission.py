@@ -1,4 +1,5 @@
-"""OGB's files of a prediction: for PCQM4Mv2 the two files of its leaderboard; for other graphs and sets the inputs of OGB's evaluators, split by split."""
+"""Writes OGB's files of a prediction. For PCQM4Mv2: the two files of its leaderboard. For other graphs and sets: the inputs of OGB's evaluators, one file
+for each split."""
 
 import io
 import re
@@ -25,10 +26,11 @@ _File = tuple[str, dict[str, np.ndarray], str]  # name, arrays, note to print
 
 
 def begin_submission(config: PredictConfig, run: Run) -> Callable[[pa.Table, str], Iterator[str]] | None:
-    """A writer of OGB's files, which takes a table of predictions and its metric and yields a line for each file; None: no files are asked for.
+    """Returns a function that writes OGB's files: from a table of predictions and the metric's name, it yields one line for each file. None: the options ask
+    for no files.
 
-    Raises ConfigError if the folder cannot be written or holds other files, DataError if PCQM4Mv2's split is missing. The writer raises ConfigError if
-    rows of the official split are not predicted.
+    Raises ConfigError if the folder cannot be written or holds other files, DataError if PCQM4Mv2's split is missing. The returned function raises ConfigError
+    if rows of the official split are not predicted.
     """
     if (folder := config.submission) is None:
         return None
@@ -58,9 +60,9 @@ def begin_submission(config: PredictConfig, run: Run) -> Callable[[pa.Table, str
 
 
 def _pcqm4mv2(graphs: StoredGraphs, official: Mapping[str, np.ndarray], table: pa.Table, _: str) -> Iterator[_File]:
-    """All official rows of each predicted test part, in their order, as `PCQM4Mv2Evaluator.save_test_submission` writes them.
+    """All official rows of each predicted test part, in the official order, like `PCQM4Mv2Evaluator.save_test_submission` writes them.
 
-    A molecule that ingestion rejected has the mean of the training targets.
+    A molecule that ingestion rejected gets the mean of the training targets.
     """
     (column,) = [name for name in table.column_names if name.startswith("prediction_")]
     ids, value = table["id"].to_numpy(), table[column].to_numpy()
@@ -80,7 +82,7 @@ def _pcqm4mv2(graphs: StoredGraphs, official: Mapping[str, np.ndarray], table: p
 
 
 def _evaluated(table: pa.Table, metric: str) -> Iterator[_File]:
-    """y_true and y_pred [n, tasks] of each split, NaN for an unknown answer, and the ids."""
+    """The arrays y_true and y_pred [n, tasks] of each split, and the ids. NaN: the answer is unknown."""
     said = [name for name in table.column_names if name.startswith(("prediction_", "logit_"))]
     true = [f"target_{name.partition('_')[2]}" for name in said] or ["target"]
     if (not said and "prediction" not in table.column_names) or not set(true) <= set(table.column_names):

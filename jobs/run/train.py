@@ -1,4 +1,4 @@
-"""`train` of nodes, graphs or links, from a command line or from Python: reads the configuration, then plans or trains."""
+"""Trains on nodes, graphs or links, from a command line or from Python: reads the configuration, then prints the plan or trains."""
 
 import os
 import sys
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 def train_main(
     description: str, kind: str = "nodes", recipe: str | None = None, words: Sequence[str] | None = None
 ) -> int:
-    """Runs the words of the command line over this recipe; returns the exit status.
+    """Runs the command line, whose words override this recipe. Returns the exit status.
 
     Ends the process with status 0 after --help, with 2 and one line for words that cannot be read. Raises ConfigError for options that contradict each
     other or the data.
@@ -73,14 +73,14 @@ def train_main(
 
 
 def _begin(job: str, config: RunConfig, *, plan: bool = False) -> int:
-    """Runs or plans; returns the exit status. Options are checked before torch, numba and Ray are imported, which takes seconds."""
+    """Runs or plans, and returns the exit status. Checks the options before the import of torch, numba and Ray, which takes seconds."""
     _check(job, config)
     return int(load(f"graphmill.jobs.run.subject_run:{'plan' if plan else 'run'}_subject")(job, config))
 
 
 def _check(job: str, config: RunConfig) -> None:
-    """Raises ConfigError for what the options alone do not allow."""
-    any_number = replace(config.workers, num_workers=None, min_workers=None)  # the machine decides it too
+    """Raises ConfigError if the options are wrong, whatever the data."""
+    any_number = replace(config.workers, num_workers=None, min_workers=None)  # depends on the machine too
     resolve(replace(config, workers=any_number), Facts(find_kind(config.kind).inputs, {}, None))
     choose_run_dir(job, config.run)
 
@@ -96,11 +96,11 @@ def config(
     """The configuration that these words of a command line describe: `config("geco/cora.yaml", fit={"epochs": 3})` is `graphmill train geco/cora.yaml --fit.epochs 3`.
 
     `words`: first a recipe's name or another configuration, then mappings (`{"fit": {"epochs": 3}}`), then flags and their values (`"--fit.epochs", 3`).
-    `said`: the groups, `model="geco"` or `model={"name": "geco", "width": 64}`. The last of two values of an option counts. `kind`: nodes or graphs.
-    `recipe`: the recipe's name, if it is not the first word. `resume`: a run's directory, whose options these change, as --run.resume.
-    `allow_import`: code that a resumed run, or a recipe from elsewhere, names may be imported.
+    `said`: groups of options, `model="geco"` or `model={"name": "geco", "width": 64}`. If an option is set twice, the last value counts. `kind`: nodes or
+    graphs. `recipe`: the recipe's name, if it is not the first word. `resume`: the directory of a run whose options are changed, like --run.resume.
+    `allow_import`: allows the import of code that a resumed run, or a recipe from another folder, names.
 
-    Raises UsageError for unknown names, with the nearest, and for values of another type; ConfigError for what a component refuses.
+    Raises UsageError for unknown names, with the nearest known names, and for values of a wrong type; ConfigError for values that a component refuses.
     """
     base: list[RunConfig] = []
     mappings: list[Mapping[str, object]] = []
@@ -142,12 +142,13 @@ def train(
     quiet: bool = False,
     **said: object,
 ) -> "Run":
-    """Trains what `config` makes of the same words, `train(config)` or `train("geco/cora.yaml", fit={"epochs": 3})`; returns the finished run.
+    """Trains with the configuration that `config` makes of the same arguments: `train(config)` or `train("geco/cora.yaml", fit={"epochs": 3})`. Returns the
+    finished run.
 
-    Its directory is `run.dir`, or a new one under runs/. `quiet`: nothing is printed on standard output, also by callbacks; warnings are. Raises what
-    the command would say; KeyboardInterrupt after Ctrl-C, once a checkpoint is saved; StageError if the model does not beat the baselines that
-    `run.require_baselines` asks for; ConflictError, at once, if another thread of this process trains. PyTorch's random numbers go on as if nothing
-    had been trained.
+    The directory of the run is `run.dir`, or a new directory under runs/. `quiet`: nothing is printed on standard output, not even by callbacks; warnings still
+    appear. Raises the errors that the command prints. KeyboardInterrupt: after Ctrl-C, when a checkpoint is saved. StageError: the model does not beat the
+    baselines and `run.require_baselines` is set. ConflictError: at once, if another thread of this process trains. The state of PyTorch's random numbers does
+    not change.
     """
     if quiet:
         with progress.quiet():
@@ -167,7 +168,7 @@ def train(
 
     asked = read() if data is None else data.stored(read)
     if asked.run.resume == AUTO:
-        # The run keeps its values of these, unless they are set now.
+        # If these options are not set now, the run keeps its own values.
         unsaid = [path for path in ("fit.micro_batches", "data.snapshot") if asked.options().get(path) is None]
         tree = without([*asked.open, *unsaid], asked.tree())
         asked = begun(layered(asked.kind, [], [], tree, allow_import=allow_import))
@@ -187,7 +188,7 @@ def _new_dir() -> str:
 
 @dataclass(frozen=True)
 class InMemory:
-    """Data that was given as a Python object, and the columns that say how it is read."""
+    """Data that the caller passed as a Python object, and the arguments that tell the reader of the data how to read it."""
 
     graph: Any
     columns: Mapping[str, Any]
@@ -195,10 +196,10 @@ class InMemory:
     says_task: bool
 
     def stored(self, read: Callable[..., RunConfig]) -> RunConfig:
-        """The configuration with the data as a snapshot below the run's directory and, if no task is named, the labels' task. `read`: makes the configuration for a
-        task.
+        """Stores the data as a snapshot below the run's directory. Returns the configuration with this snapshot and, if the caller names no task, the task that
+        fits the labels. `read`: makes the configuration for a task.
 
-        Options that contradict each other are refused before anything is written. Raises as `graphmill.storage.importers.ingest`.
+        Options that contradict each other are refused before anything is written. Raises the errors of `graphmill.storage.importers.ingest`.
         """
         from graphmill.cluster.runs.run_store import GRAPH
         from graphmill.storage.filesystem.urls import absolute_url
@@ -222,7 +223,7 @@ class InMemory:
         options = replace(self.columns.get("options") or IngestOptions(), overwrite=True)
         try:
             manifest = ingest(self.graph, url, **{**self.columns, "options": options})
-        except ConfigError as error:  # the reader names columns that it has not
+        except ConfigError as error:  # the error lists the names that the reader does not know
             for name in str(error).rpartition(", got ")[2].split(", "):
                 if name in self.columns and (near := nearest(name, dict.fromkeys(asked.options(), ""))):
                     raise ConfigError(f"{error}; perhaps {' or '.join(f'--{option}' for option in near)}") from None
@@ -230,7 +231,8 @@ class InMemory:
         return asked if self.says_task else read(_task_of(manifest, self.graph)).changed(*places)
 
     def _any_task(self, read: Callable[..., RunConfig]) -> RunConfig:
-        """The configuration of the default task or, if that refuses the options, of the first task that takes them: the labels' task is known once they are stored."""
+        """The configuration with the default task or, if this task refuses the options, with the first task that accepts them. The task that fits the labels
+        is known only when they are stored."""
         try:
             return read()
         except ConfigError:
@@ -241,7 +243,7 @@ class InMemory:
 
 
 def in_memory(words: Sequence[Any], said: Mapping[str, Any]) -> tuple[InMemory | None, Sequence[Any], dict[str, Any]]:
-    """(the data, the other words, the options of the run); no data if the first word is a configuration, a recipe or a flag."""
+    """(the data, the other words, the options of the run). The data is None if the first word is a configuration, a recipe or a flag."""
     is_data = bool(words) and not isinstance(words[0], str | os.PathLike | Mapping | RunConfig)
     if not is_data and not {"edges", "nodes"} & said.keys():
         return None, words, dict(said)
@@ -260,14 +262,14 @@ def in_memory(words: Sequence[Any], said: Mapping[str, Any]) -> tuple[InMemory |
 
 
 def _names_task(tree: Mapping[str, Any]) -> bool:
-    """Whether the tree names the task, and not only its options."""
+    """Whether the tree names the task itself. False if the tree only sets options of the task."""
     said = {name.removeprefix("--"): value for name, value in tree.items()}
     task = said.get("task", {})
     return "task.name" in said or not isinstance(task, Mapping) or not task.keys().isdisjoint((HEAD, "name"))
 
 
 def _task_of(manifest: Any, graphs: Any) -> str:
-    """The labels' task: for nodes by their kind, for graphs by the first graph's numbers."""
+    """The task that fits the labels. For nodes: by the kind of labels. For graphs: by the type and count of the first graph's targets."""
     from graphmill.jobs.tasks.node_task import TASKS
     from graphmill.storage.importers.memory.graph_list import graph_columns
 
@@ -289,10 +291,10 @@ _SWITCHES = {
 def layered(
     kind: str, own: Sequence[Tree], recipes: Sequence[str], said: Tree, *, allow_import: bool = False
 ) -> RunConfig:
-    """The configuration of these words. The words override the recipe that they name, the recipe overrides `own`, `own` overrides the resumed run.
+    """The configuration from all layers. The words override the recipe that they name, the recipe overrides `own`, and `own` overrides the resumed run.
 
-    A resumed run's values replace the command's own recipe, `own`; under --run.resume auto, where the same words begin and continue the run, they lie below
-    it. Raises UsageError for more than one recipe, ConfigError for --run.resume auto without a directory.
+    `own`: the command's own recipe. The values of a resumed run replace `own`. Under --run.resume auto the same words begin and continue the run: there `own`
+    still overrides the run's values. Raises UsageError for more than one recipe, ConfigError for --run.resume auto without a directory.
     """
     if len(recipes) > 1:
         raise UsageError(f"expected one recipe, got {' '.join(recipes)!r}; options are written --name value")
@@ -310,7 +312,7 @@ def layered(
 
 
 def _run_options(tree: Tree) -> RunOptions:
-    """A tree's values of --run.dir and --run.resume."""
+    """The options --run.dir and --run.resume of a tree."""
     group = tree.get("run", {})
     said = {
         name: take(RunOptions, group if isinstance(group, Mapping) else {HEAD: group}, name)[0]
@@ -320,7 +322,7 @@ def _run_options(tree: Tree) -> RunOptions:
 
 
 def begun(config: RunConfig) -> RunConfig:
-    """The configuration with the run's directory in place of --run.resume auto, or with none if the directory holds no run."""
+    """The configuration with --run.resume auto resolved: to the run's directory, or to None if the directory holds no run."""
     if config.run.resume != AUTO:
         return config
     place = _run_there(config.run)
@@ -328,7 +330,7 @@ def begun(config: RunConfig) -> RunConfig:
 
 
 def _run_there(run: RunOptions) -> str | None:
-    """The run's directory if --run.resume auto continues it. Raises ConfigError if no directory is named."""
+    """The run's directory if it holds a run that --run.resume auto continues. Raises ConfigError if no directory is named."""
     from graphmill.cluster.runs.run_store import RunStore
 
     if not run.dir:

@@ -1,4 +1,4 @@
-"""A trained model as an object: called on tensors, on PyG's `Data`, on our batches or on a stored graph, it returns the numbers of `predict`."""
+"""A trained model as an object. Called on tensors, on PyG's `Data`, on our batches or on a stored graph, it returns the same numbers as `predict`."""
 
 import copy
 from collections.abc import Mapping
@@ -45,12 +45,12 @@ from graphmill.storage.graph_sets.graph_set import StoredGraphs, open_graphs
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
-_READING_S = 30.0  # for another thread that also reads a model
+_READING_S = 30.0  # for another thread that reads a model at the same time
 _COLUMNS = ("edge_attr", "edge_weight", "batch", "node_id", "encodings")
 
 
 class TrainedModel(nn.Module):
-    """The best weights of a run, in evaluation mode; `network` is the trainer's module, which takes our batches.
+    """A model with the best weights of a run, in evaluation mode. `network` is the trainer's module, which takes our batches.
 
         model = run.model()
         rows = model(x, edge_index)
@@ -66,13 +66,14 @@ class TrainedModel(nn.Module):
         node_id         int64 [n], permanent ids: they decide GECO's order of nodes and the rows of trained embeddings; none: 0, 1, …
         encodings       rows [n, k] by the names of stored encodings; none: computed from the edges
 
-    For a typed graph all are dictionaries, as in PyG: of nodes by type, of edges by (source type, name, target type) or "source--name--target".
+    For a typed graph each argument is a dictionary, as in PyG. The keys of node arguments are types; the keys of edge arguments are (source type, name, target
+    type) or "source--name--target".
 
-    A call returns a row for each node, or for each graph: logits of classes and labels; numbers in the targets' own units, float64. For a run on links it
-    returns the states that the decoder compares or, with `pairs` int64 [2, m] of rows, the scores of these pairs (with `relation` int64 [m] in a
-    knowledge graph). If the run is scored on the full graph in one chunk, as most are, these are the numbers of `predict` up to rounding; for a stored
-    graph they are those numbers in any case. If the run is scored by sampled subgraphs (GRIT and PPGT on nodes), tensors are one graph, and a batch of its
-    sampler gives predict's numbers.
+    A call returns a row for each node, or for each graph: logits of classes and labels; for numeric targets, values in the targets' own units, float64. For a
+    run on links it returns the states that the decoder compares. With `pairs` int64 [2, m], two row indices for each pair, it returns the scores of these pairs
+    (a knowledge graph also needs `relation` int64 [m]). For a stored graph the result equals the numbers of `predict`. For other arguments, it equals them up
+    to rounding if the run is scored on the full graph in one chunk, like most runs. If the run is scored on sampled subgraphs (GRIT and PPGT on nodes), tensors
+    count as one graph; call the model on a batch of its sampler to get the numbers of `predict`.
     """
 
     def __init__(
@@ -86,7 +87,7 @@ class TrainedModel(nn.Module):
         super().__init__()
         self.network, self.inputs, self.task, self.run, self.trained = network.eval(), inputs, task, run, trained
         self._sizes: tuple[int, int, int] | None = (
-            None  # for an export: number of graphs, and the largest graph's nodes and edges
+            None  # for an export: number of graphs, and the node and edge counts of the largest graph
         )
         self.eval()
 
@@ -95,7 +96,7 @@ class TrainedModel(nn.Module):
         return f"TrainedModel({type(self.network).__name__} of {self.run or 'a converted checkpoint'}: {count:,} parameters)"
 
     def forward(self, x: Any, edge_index: Any = None, *, pairs: Tensor | None = None, **columns: Any) -> Tensor:
-        """See the class. Raises ConfigError if an argument does not fit the run."""
+        """The class docstring describes arguments and result. Raises ConfigError if an argument does not fit the run."""
         if is_stored(x):
             return self._in_units(self._predict_stored(x))
         batch = self.batch(x, edge_index, **columns)
@@ -117,7 +118,7 @@ class TrainedModel(nn.Module):
             return self.network.decoder(states[pairs[0]], states[pairs[1]], columns.get("relation"))
 
     def embeddings(self, x: Any, edge_index: Any = None, **columns: Any) -> Tensor:
-        """The rows [n, D] that the model's head reads, for the arguments of a call."""
+        """The rows [n, D] that the model's head reads. Takes the arguments of a call."""
         if is_stored(x):
             return self._predict_stored(x, embeddings=True)
         head = getattr(self.network, "head", None)
@@ -132,10 +133,11 @@ class TrainedModel(nn.Module):
         return inputs_of_head[0]
 
     def attention(self, x: Any, edge_index: Any = None, **columns: Any) -> list[Tensor]:
-        """The weights of each layer, [graphs, heads, queries, keys], for the arguments of a call; a stored graph is one batch.
+        """The attention weights of each layer, [graphs, heads, queries, keys]. Takes the arguments of a call; a stored graph is computed as one batch.
 
-        Queries and keys are a graph's nodes; for TokenGT its special tokens, nodes, and edges by source. A row's weights add up to 1; PPGT's are times φ. Memory
-        grows with the square of the nodes: use it on small graphs. Raises ConfigError if the model has no attention.
+        Queries and keys are a graph's nodes. In TokenGT they are its special tokens, its nodes, and its edges ordered by source. The weights of a row add up to
+        1; in PPGT they are multiplied by φ. Memory grows with the square of the number of nodes: use small graphs. Raises ConfigError if the model has no
+        attention.
         """
         layers: list[Any] = [module for module in self.network.modules() if hasattr(module, "kept_weights")]
         if not layers:
@@ -153,19 +155,18 @@ class TrainedModel(nn.Module):
                 layer.kept_weights = None
 
     def export(self, x: Any, edge_index: Any = None, **columns: Any) -> "ExportedProgram":
-        """`torch.export` of a call with such tensors: the program takes the same arguments, of the same sizes.
+        """`torch.export` of a call on these tensors. The exported program takes the same arguments, with tensors of the same sizes.
 
-        It takes as many nodes, edges and graphs, and no graph larger than the largest here.
-        Dictionaries by relation have the names "source--name--target" as keys in the program's arguments, since saved programs have no tuples as keys.
-        The program of a run that reads stored encodings also takes `encodings`, as `model.batch(x, edge_index).encodings` has them.
-        Raises ConfigError for a run with trained embeddings.
+        The numbers of nodes, edges and graphs must be the same, and no graph may be larger than the largest graph here. In the program's arguments,
+        dictionaries by relation have the keys "source--name--target", because saved programs allow no tuples as keys. If the run reads stored encodings, the
+        program also takes `encodings`, in the form of `model.batch(x, edge_index).encodings`. Raises ConfigError for a run with trained embeddings.
         """
         x, edge_index, columns = self._tensors(x, edge_index, columns)
         if self._table_width:
             raise ConfigError(
                 'export: expected a run without embeddings={"width": …}, got one with it; export another run'
             )
-        batch = self.batch(x, edge_index, **columns)  # checks the values here: a trace reads none
+        batch = self.batch(x, edge_index, **columns)  # checks the values now, because a trace cannot read them
         fixed = copy.deepcopy(self)
         if isinstance(batch, PackedBatch):
             nodes, edges = batch.node_ptr.diff(), batch.edge_ptr.diff()
@@ -209,7 +210,7 @@ class TrainedModel(nn.Module):
         return rows
 
     def _whole(self, data: Any) -> Any:
-        """All of a stored graph or set as one batch."""
+        """The whole stored graph or set as one batch."""
         if isinstance(data, str | Path):
             data = (
                 load("graphmill.storage.graph:open_graph")(str(data)) if self._is_one_graph else open_graphs(str(data))
@@ -226,7 +227,7 @@ class TrainedModel(nn.Module):
 
     @staticmethod
     def graphs(stored: StoredGraphs, numbers: np.ndarray) -> TorchGraphBatch:
-        """Graphs of a stored set as one batch."""
+        """The graphs of a stored set as one batch."""
         return graphs_to_torch(pack_graphs(0, 0, numbers, stored.fetch(numbers)))
 
     @property
@@ -235,19 +236,20 @@ class TrainedModel(nn.Module):
 
     @staticmethod
     def _tensors(x: Any, edge_index: Any, columns: dict[str, Any]) -> tuple[Any, Any, dict[str, Any]]:
-        """The tensors and columns of a PyG object; other arguments as they are."""
+        """The tensors and columns of a PyG object. Other arguments are returned unchanged."""
         if edge_index is not None or not (hasattr(x, "edge_index") or hasattr(x, "edge_index_dict")):
             return x, edge_index, columns
         ending = "_dict" if hasattr(x, "edge_index_dict") else ""
         held = {}
         for name in ("edge_attr", "edge_weight", "batch"):
-            with suppress(KeyError):  # raised by a HeteroData without it
+            with suppress(KeyError):  # raised by a HeteroData that has no such attribute
                 if (value := getattr(x, name + ending, None)) is not None:
                     held[name] = value
         return getattr(x, f"x{ending}"), getattr(x, f"edge_index{ending}"), held | columns
 
     def batch(self, x: Any, edge_index: Any = None, **columns: Any) -> Any:
-        """The input of `network`, from the arguments of a call. Raises ConfigError if they do not fit the run: on a device the model itself makes no such checks."""
+        """Builds the input of `network` from the arguments of a call. Raises ConfigError if they do not fit the run; the model itself makes no such checks
+        on a device."""
         if isinstance(x, TorchBatch | PackedBatch | TypedBatch | MiniBatch):
             if isinstance(x, MiniBatch):
                 return to_torch(x)
@@ -264,7 +266,7 @@ class TrainedModel(nn.Module):
             "edge_weight": self.inputs.edge_weight,
             "batch": not self._is_one_graph,
         }
-        if is_data:  # may hold more than the model reads, as a stored graph may
+        if is_data:  # a batch, like a stored graph, may hold more than the model reads
             columns = {name: value for name, value in columns.items() if reads.get(name, True)}
         if unknown := columns.keys() - {*_COLUMNS, "relation"}:
             raise ConfigError(f"{min(unknown)}: expected one of {', '.join(_COLUMNS)}, got another; leave it out")
@@ -285,7 +287,7 @@ class TrainedModel(nn.Module):
         return self._with_table(self._node_batch(x, edge_index, columns), columns)
 
     def _with_table(self, batch: Any, columns: Mapping[str, Any]) -> Any:
-        """The batch with the rows of the run's trained embeddings, if it has any."""
+        """The batch with the rows of the run's trained embeddings. Unchanged if the run has no trained embeddings."""
         if not self._table_width:
             return batch
         if columns.get("node_id") is None:
@@ -418,12 +420,12 @@ def _by_name(tensors: Mapping[Any, Tensor]) -> dict[str, Tensor]:
 
 
 def _starts(sorted_E: Tensor, count: int) -> Tensor:
-    """int64 [count + 1]: where each number's run begins."""
+    """int64 [count + 1]: the start of the run of each number; the last entry is the total length."""
     return torch.searchsorted(sorted_E.contiguous(), torch.arange(count + 1, device=sorted_E.device))
 
 
 def _encode(options: EncodingOptions, source: Tensor, destination: Tensor, num_nodes: int) -> Tensor:
-    """The rows that `graphmill encode` stores of such a graph."""
+    """The rows that `graphmill encode` would store for such a graph."""
     ends = source.cpu().numpy(), destination.cpu().numpy()
     if options.kind == "laplacian":
         adjacency = symmetric_adjacency(*ends, num_nodes)
@@ -437,7 +439,7 @@ def is_stored(data: Any) -> bool:
 
 
 def trained_model(run: Run, *, allow_import: bool = False) -> TrainedModel:
-    """The model of a finished run, or of a saved model. Raises FormatError for damaged files, ConfigError if the run names code that may not be imported."""
+    """The model of a finished run or of a saved model. Raises FormatError for damaged files, ConfigError if the run names code whose import is not allowed."""
     tree = saved_tree(str(run.path), "give a finished run's directory", allow_import=allow_import)
     trained = read_resolved(tree)
     with own_random_state("reading a model", wait_s=_READING_S):
@@ -447,10 +449,11 @@ def trained_model(run: Run, *, allow_import: bool = False) -> TrainedModel:
 
 
 def load_model(path: str | Path, *, model: Any = None, allow_import: bool = False) -> TrainedModel:
-    """A model that `Run.save_model` or `graphmill convert_checkpoint` wrote, or a finished run's: a folder, a URL, or `hf://owner/name` of the Hugging Face Hub.
+    """Loads the model of a finished run, or a model that `Run.save_model` or `graphmill convert_checkpoint` wrote. The argument is a folder, a URL, or
+    `hf://owner/name` of the Hugging Face Hub.
 
-    `model`: an object of the model's class, if the run's model was given as an object in another process. Raises FormatError if the folder holds no
-    model, or a damaged one.
+    `model`: an object of the model's class, if the run's model was given as an object in another process. Raises FormatError if the folder holds no model or a
+    damaged model.
     """
     place = at_hand(path)
     give_model(place, model)

@@ -1,4 +1,4 @@
-"""The parts of a run around the training of any data: its directory, how it is resumed and followed, and its summary."""
+"""The parts of a training run that do not depend on the kind of data: its directory, resume, progress and summary."""
 
 import faulthandler
 import json
@@ -53,11 +53,11 @@ if TYPE_CHECKING:
     from graphmill.cluster.embeddings.embeddings import TableSpec
 
 TRAINERS = ("products_geco", "pcqm4m_tokengt", "train_nodes", "train_graphs", "train_links", "train")
-_LAST_LOOK_S = 20.0  # at the end of a run, whose error may be an unreachable store
-_MOST_PRINTED = 10  # targets whose scores are printed one by one
-# Groups of options: if their values change, a finished run is trained or scored again.
+_LAST_LOOK_S = 20.0  # wait at the end of a run whose error may be an unreachable store
+_MOST_PRINTED = 10  # maximum number of targets whose scores are printed separately
+# Groups of options. If a value in these groups changes, a finished run is trained or scored again.
 _DECIDES_THE_END = ("model", "task", "evaluation", "fit", "baseline")
-# Entries of a summary, which has one of them: the epoch whose weights were kept, and its text.
+# Keys of a summary for the epoch whose weights were kept, and their texts. Each summary has one of the keys.
 KEPT_EPOCH = {
     "best_epoch": "best epoch",
     "best_epoch_by_estimate": "best epoch by an estimate",
@@ -67,7 +67,7 @@ KEPT_EPOCH = {
 
 @contextmanager
 def open_run(place: RunStore, options: RunOptions, config: Mapping[str, Any]) -> Iterator[RunDirectory]:
-    """The run's directory, new or continued; the end of the context, also by an error, writes the run's report.
+    """Opens the run's directory, new or continued. The end of the context writes the run's report, also after an error.
 
     Raises ConflictError if another process trains this run.
     """
@@ -83,13 +83,13 @@ def open_run(place: RunStore, options: RunOptions, config: Mapping[str, Any]) ->
 
 @contextmanager
 def _told(run: RunDirectory, options: RunOptions, config: Mapping[str, Any]) -> Iterator[None]:
-    """Records in the run's directory and its trackers how the run ends; tells the user how to continue it."""
+    """Records in the run's directory and its trackers how the run ends, and prints how to continue the run."""
     url = run.place.url
     command = command_line(program_name(), "--run.resume", url)
     is_cluster_lost = False
 
     def record_fault(line: str) -> str:
-        """Records the fault of this process, which ends now, in the run's directory. Returns the text on how to continue."""
+        """Records in the run's directory the fault that ends this process now. Returns the text that says how to continue."""
         with suppress(OSError), (run.path / "failure.log").open("a") as stream:
             faulthandler.dump_traceback(stream)
             stream.write(f"{line}\n")
@@ -99,8 +99,8 @@ def _told(run: RunDirectory, options: RunOptions, config: Mapping[str, Any]) -> 
     try:
         with tracked(options.track, options.track_project, run, config), last_words(record_fault):
             yield
-    except BaseException as error:  # Ctrl-C and SIGTERM too: the events say how every run ended
-        with suppress(OSError):  # a full disk must not hide the error that it caused
+    except BaseException as error:  # also Ctrl-C and SIGTERM: the events record the end of every run
+        with suppress(OSError):  # on a full disk this fails too, and must not hide the first error
             run.note("fail", error=_why(error))
         is_cluster_lost = isinstance(error, ClusterLostError)
         if isinstance(error, KeyboardInterrupt) and not run.is_lost:
@@ -113,7 +113,7 @@ def _told(run: RunDirectory, options: RunOptions, config: Mapping[str, Any]) -> 
     else:
         run.note("finish")
     finally:
-        if not is_cluster_lost:  # else Ray may abort this process before it prints its error
+        if not is_cluster_lost:  # otherwise Ray may abort this process before it prints its error
             _write_report(run)
 
 
@@ -131,7 +131,7 @@ def _why(error: BaseException) -> str:
 
 
 def _write_report(run: RunDirectory) -> None:
-    """Writes report.html; if that fails, prints why, and the run goes on."""
+    """Writes report.html. If the report cannot be written, prints the reason and continues."""
     try:
         record = read_run(run.path)
         write_atomic(run.path / "report.html", run_page(record, stored_partitions(record)))
@@ -141,7 +141,7 @@ def _write_report(run: RunDirectory) -> None:
 
 
 def check_resume(run_dir: RunStore, resolved: ResolvedRun) -> None:
-    """Raises, before anything of the run is touched, if it is not the run that is asked for."""
+    """Raises if the options do not describe the run in this directory, before any file of the run changes."""
     damaged: list[str] = []
     checkpoints, epochs = checkpoints_of(run_dir), resolved.config.fit.epochs
     newest = checkpoints.look(damaged)
@@ -150,7 +150,7 @@ def check_resume(run_dir: RunStore, resolved: ResolvedRun) -> None:
     architecture, where = resolved.architecture, f"{checkpoints.store.url}/{newest}"
     if newest is not None:
         state = checkpoints.state(newest)
-    else:  # it ended before its first checkpoint, and begins again
+    else:  # the run ended before its first checkpoint, and begins again
         began = saved_tree(run_dir.url, "start one without --run.resume", allow_import=True)
         identity, where = began.get("resolved", {}).get("identity", {}), run_dir.url
         state = TrainState(0, -1, None, identity, {"model": began.get("model", {})})
@@ -165,13 +165,13 @@ def check_resume(run_dir: RunStore, resolved: ResolvedRun) -> None:
 
 
 def _changed_options(run_dir: RunStore, config: RunConfig) -> list[str]:
-    """The options for which a resume sets other values than the run's."""
+    """Paths of the options that differ between the stored run and the resume."""
     saved = read_saved(run_dir.url, "start one without --run.resume", allow_import=True)
     return [path for path in saved.diff(config) if not path.startswith("run.")]
 
 
 def finished_summary(run_dir: RunStore, resolved: ResolvedRun) -> Mapping[str, Any] | None:
-    """The summary of a finished run, if the options would train and score nothing else; None: something is left to do."""
+    """The summary of a finished run. None: the run is not finished, or the options train or score something new."""
     record = read_run(run_dir)
     asked = json.loads(json.dumps(resolved.tree(), default=str))
     same = all(record.config.get(name) == asked.get(name) for name in _DECIDES_THE_END)
@@ -180,14 +180,14 @@ def finished_summary(run_dir: RunStore, resolved: ResolvedRun) -> Mapping[str, A
 
 @results()
 def end_finished(summary: Mapping[str, Any], run_dir: RunStore, run: RunOptions) -> int:
-    """Says that the run is finished; returns the exit status of the command that repeats it."""
+    """Prints that the run is finished. Returns the exit status of the repeated command."""
     text = f"{run_dir} is finished ({kept_line(summary)}), nothing is left to do; more --fit.epochs go on with it"
     print(spoken_here(text))
     return end_of_run(summary, require_baselines=run.require_baselines)
 
 
 def follow(bar: Progress, num_epochs: int, metric: str, unit: str) -> Callable[[Record], None]:
-    """Shows rank 0's records as progress. `unit`: the predicted objects, such as "nodes" or "graphs"."""
+    """Returns a callback that shows rank 0's records as progress. `unit`: the predicted objects, such as "nodes" or "graphs"."""
     scores = ""
     rate = "nodes_per_s" if unit == "nodes" else "roots_per_s"
 
@@ -231,7 +231,7 @@ def follow(bar: Progress, num_epochs: int, metric: str, unit: str) -> Callable[[
 
 @dataclass(frozen=True)
 class Ready:
-    """A run whose data is readable and whose workers can start."""
+    """A run that can start: its data is readable and its workers can be started."""
 
     subject: Subject
     resolved: ResolvedRun
@@ -249,7 +249,8 @@ def train_and_score(
     lacks: Sequence[str],
     started_s: float,
 ) -> dict[str, Any]:
-    """Trains, and returns the summary that the run's directory holds. `baselines` may wait for the baselines; `lacks`: what splits lack."""
+    """Trains, and returns the summary that is stored in the run's directory. `baselines`: waits for the baselines and returns them. `lacks`: parts that are
+    missing in the splits."""
     subject, resolved, served = ready.subject, ready.resolved, ready.served
     config, entry, unit = resolved.config, subject.entry, subject.unit(resolved.config)
     if config.run.resume is not None:
@@ -318,7 +319,7 @@ def train_and_score(
 
 
 def _choices_that_hold(run_dir: RunStore, config: RunConfig, newer: Collection[str]) -> tuple[str, ...]:
-    """The choices of the run's beginning, without the options that were set or chosen since."""
+    """The choices from the beginning of the run, without options that were set or chosen again since then."""
     values = config.options()
     chosen = (
         saved_tree(run_dir.url, "start one without --run.resume", allow_import=True)
@@ -336,7 +337,7 @@ def _choices_that_hold(run_dir: RunStore, config: RunConfig, newer: Collection[s
 
 
 def _run_summary(result: Mapping[str, Any], run: RunDirectory, *, of_nodes: bool) -> dict[str, Any]:
-    """The summary's entries about the training; rates are averaged over the training time. `of_nodes`: the run predicts nodes."""
+    """The summary's entries about the training. Rates are weighted by each epoch's training time. `of_nodes`: the run predicts nodes."""
     epochs = run.metrics()
     train_s = sum(epoch["train_s"] for epoch in epochs)
     rates = ("nodes_per_s", "edges_per_s") if of_nodes else ("roots_per_s", "nodes_per_s", "edges_per_s")
@@ -352,12 +353,13 @@ def _run_summary(result: Mapping[str, Any], run: RunDirectory, *, of_nodes: bool
         "wait_share": sum(epoch["wait_s"] for epoch in epochs) / max(train_s, 1e-9),
         **{rate: sum(epoch[rate] * epoch["train_s"] for epoch in epochs) / max(train_s, 1e-9) for rate in rates},
         "run_dir": run.place.absolute,
-        "started_in": os.getcwd(),  # where a relative path of the data begins
+        "started_in": os.getcwd(),  # base of relative data paths
     }
 
 
 def _told_in_full(record: Run) -> dict[str, Any]:
-    """The most memory of a rank, every rank's seconds, and all requests to partitions, by their purpose. A single rank's seconds are in the epochs' records."""
+    """Totals of the whole run: the largest memory of a rank, the seconds of each rank, and all requests to partitions, by purpose. The records of the epochs
+    have the seconds of a single rank."""
     traffic: dict[str, dict[str, int]] = {}
     for event in record.told("traffic"):
         totals = traffic.setdefault(str(event["of"]), dict.fromkeys(COLUMNS, 0))
@@ -373,7 +375,7 @@ def _told_in_full(record: Run) -> dict[str, Any]:
 
 @results()
 def print_end(summary: Mapping[str, Any], run_dir: RunStore) -> None:
-    """Prints scores, cost, and the commands that continue from a finished run."""
+    """Prints the scores and the cost of a finished run, and the commands that use it."""
     print_scores(summary)
     speed = f"{summary['nodes_per_s']:,.0f} nodes/s, {summary['edges_per_s']:,.0f} edges/s"
     if "roots_per_s" in summary:
@@ -399,7 +401,7 @@ def print_end(summary: Mapping[str, Any], run_dir: RunStore) -> None:
 
 
 def kept_line(summary: Mapping[str, Any]) -> str:
-    """The epoch whose weights were kept, and why."""
+    """The text about the epoch whose weights were kept, and the reason."""
     name = next(name for name in KEPT_EPOCH if name in summary)
     early = summary.get("stopped_early")
     stopped = "" if early is None else f", stopped early at epoch {early['epoch'] + 1}: {early['why']}"
@@ -407,7 +409,7 @@ def kept_line(summary: Mapping[str, Any]) -> str:
 
 
 def print_scores(summary: Mapping[str, Any]) -> None:
-    """A table of the model's scores and its baselines'."""
+    """A table of the scores of the model and its baselines."""
     estimate, nan = summary.get("estimate"), float("nan")
     model = {"model": summary["scores"]} if estimate is None else {"model (estimate)": summary["estimates"]}
     baselines = {BASELINE_NAMES[name]: scores for name, scores in summary["baselines"].items() if scores is not None}
