@@ -1,4 +1,4 @@
-"""Graphmill from Python and from the shell: `import graphmill as gm`, and `graphmill COMMAND …`. Names load when they are first used.
+"""Graphmill from Python and from the shell: `import graphmill as gm`, and `graphmill COMMAND …`. A name is imported when it is first used.
 
 graph = gm.open_graph("graphs/products")
 sampler = gm.samplers.NeighborSampler(gm.router(graph), gm.samplers.NeighborOptions(fanouts=(15, 10, 5)))

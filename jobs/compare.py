@@ -57,7 +57,7 @@ def facts(one: Run, other: Run) -> list[tuple[str, Any, Any]]:
 
 
 def differing_options(one: Run, other: Run) -> list[tuple[str, Any, Any]]:
-    """(option, value in `run`, value in `other`) for each option that differs. Run directories and paths of equal data are left out."""
+    """(option, value in `one`, value in `other`) for each option that differs. Run directories and paths of equal data are left out."""
     left, right = (
         flat({name: group for name, group in each.config.items() if name not in ("format", "resolved")})
         for each in (one, other)

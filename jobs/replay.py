@@ -123,7 +123,7 @@ def describe_batch(batches: RunBatches, batch: Any) -> list[tuple[str, str]]:
 
 
 def describe_loss(batches: RunBatches, batch: Any, path: str) -> list[tuple[str, str]]:
-    """The batch's loss, computed like in the run's workers with the weights of the nearest checkpoint; also the gradient and each layer's output."""
+    """The batch's loss, its gradient and each layer's output, computed as in the run's workers, with the weights of the nearest checkpoint."""
     import torch
 
     from graphmill.cluster.checkpoints.checkpoint import load_state, load_weights

@@ -136,7 +136,7 @@ class GraphSetOptions:
 
 @dataclass(frozen=True)
 class NodeEvaluationOptions:
-    """How splits are scored."""
+    """Evaluation of the splits."""
 
     how: Literal["full", "sampled"] = "full"
     """full: the whole graph is one batch; sampled: through the sampler of the roots."""
@@ -167,7 +167,7 @@ class NodeEvaluationOptions:
 
     @property
     def kept(self) -> str:
-        """Which weights a run with estimated scores keeps."""
+        """Text for the output: the epoch whose weights a run with estimated scores keeps."""
         if self.keeps_best:
             return "the epoch with the best estimate is kept (--evaluation.select_by estimate)"
         return "the last epoch is kept (--evaluation.select_by estimate keeps the one with the best estimate)"
@@ -175,7 +175,7 @@ class NodeEvaluationOptions:
 
 @dataclass(frozen=True)
 class GraphEvaluationOptions:
-    """How splits are scored."""
+    """Evaluation of the splits."""
 
     max_graphs: Count = 256
     """Graphs per batch and worker."""
@@ -197,7 +197,7 @@ class BaselineOptions:
     models: tuple[Literal["gcn", "gat", "sage"], ...] = ()
     """The baseline models. The summary and the report show their scores next to the run's scores."""
     configurations: int = 3
-    """Number of configurations to try from the search of the recipe, in order, of 24. The configuration with the best validation score counts."""
+    """Number of configurations to try. The recipe lists 24, which are tried in order. The configuration with the best validation score counts."""
 
     def __post_init__(self) -> None:
         named, tries = self.models, self.configurations
@@ -221,9 +221,9 @@ class RunOptions:
     --run.dir holds no run. The same command can then be started again and again."""
     defaults: Literal["automatic", "recipe"] = "automatic"
     """Values of options that the user does not set. automatic: chosen for the graph, each with a reason. recipe: the values of the model's default recipe.
-    Set recipe in a recipe of your own that extends one of ours."""
+    A recipe file whose `base` is one of our recipes uses recipe."""
     parallel: Literal["data", "graph"] = "data"
-    """How workers share a batch. data: every worker has its own batches. graph: the whole graph is the only batch of an epoch, and its nodes are divided
+    """Division of the work among workers. data: every worker has its own batches. graph: the whole graph is the only batch of an epoch, and its nodes are divided
     among the workers (geco, sage, gcn, gat, rsage)."""
     require_baselines: bool = False
     """Exit with status 1 if the final score does not beat every baseline; without this it is a warning. Requires exact scores, not estimates."""

@@ -45,7 +45,7 @@ class LinksOptions:
         check_fields(self)
 
     def training(self, around: Any, seed: int) -> LinkOptions:
-        """The sampler options for training batches. `around` gives the options that sample the neighborhoods of the links' ends."""
+        """The sampler options for training batches. `around`: the sampler options for the neighborhoods of the links' ends."""
         return LinkOptions(
             around,
             batch_size=self.batch_size,

@@ -41,10 +41,10 @@ class PredictConfig:
     """Number of workers, each with a CPU or a GPU. none: for a run scored on the full graph the run's number, at most this machine's cores; otherwise one
     for each GPU; on CPUs one if this process predicts (see launcher), otherwise 2."""
     launcher: Literal["auto", "process", "ray"] = "auto"
-    """Where the workers run. process: this process is the only worker, without Ray. ray: workers are Ray actors. auto: as the run was trained, but ray if
+    """Place of the workers. process: this process is the only worker, without Ray. ray: workers are Ray actors. auto: as the run was trained, but ray if
     there is a cluster to join or the data does not fit in memory."""
     device: Literal["auto", "cpu", "gpu"] = "auto"
-    """Device of the workers. auto: GPUs if the cluster has any; if it has fewer GPUs than requested workers, there are fewer workers."""
+    """Device of the workers. auto: GPUs if the cluster has any. With fewer GPUs than requested workers, fewer workers are started."""
     allow_import: bool = False
     """Import and run the user's own model, sampler or task that the run names."""
     verify: bool = True

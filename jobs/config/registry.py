@@ -86,7 +86,7 @@ class Row:
     build: str = ""
     """Import path of the network's or sampler's class; its constructor takes the options. jobs/tasks/node_task.py or graph_task.py makes a task."""
     layers_are_hops: bool = False
-    """The number of sampled hops equals the number of the model's layers."""
+    """The number of sampled hops must equal the number of the model's layers."""
     takes_batches: bool = False
     """The model reads the loaders' batches instead of `graphmill.models.primitives.graphs.Graphs`."""
     over_graphs: str = ""

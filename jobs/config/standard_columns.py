@@ -74,7 +74,7 @@ def have_other_scale(columns: Sequence[ColumnStatistics]) -> np.ndarray:
 
     The size of a column is the root mean square of its nonzero numbers. It is 1 for one-hot columns and bags of words, however rare. The scale is far from 1 in
     three cases: the size is above 10, or below a hundredth of the mean size of all columns (sizes above 1 count as 1); the mean is more than 100 deviations
-    from 0 and no number is 0; or all sizes add up to less than 0.3, which concerns every column.
+    from 0 and no number is 0; or the sizes of all columns add up to less than 0.3 (then every column counts).
     """
     mean, deviation, nonzero = np.array([(own.mean, own.deviation, own.nonzero) for own in columns]).reshape(-1, 3).T
     size = np.sqrt((mean**2 + deviation**2) / np.where(nonzero > 0, nonzero, 1))

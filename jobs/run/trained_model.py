@@ -57,14 +57,14 @@ class TrainedModel(nn.Module):
 
     The arguments of a call:
 
-        x               [n, F], features as the run's graph stores them: the model standardises and embeds columns itself; or in its place a PyG `Data`, `Batch` or
-                        `HeteroData`, one of our batches, or a stored graph or set or its path or URL
-        edge_index      int64 [2, E], source over destination, every edge as the run's graph stores it (an undirected one both ways)
-        edge_attr       [E, F'], of a run that reads features of edges
-        edge_weight     [E], of a run whose edges have weights
-        batch           int64 [n], ascending: the graph of each node, of a run on many graphs; none: one graph
-        node_id         int64 [n], permanent ids: they decide GECO's order of nodes and the rows of trained embeddings; none: 0, 1, …
-        encodings       rows [n, k] by the names of stored encodings; none: computed from the edges
+        x               [n, F], features as the run's graph stores them (the model standardises and embeds columns itself). In place of x: a PyG `Data`, `Batch`
+                        or `HeteroData`, one of our batches, a stored graph or set, or the path or URL of a stored graph or set
+        edge_index      int64 [2, E], row 0 sources, row 1 destinations; every edge as the run's graph stores it (an undirected edge in both directions)
+        edge_attr       [E, F'], if the run reads edge features
+        edge_weight     [E], if the edges of the run have weights
+        batch           int64 [n], ascending: graph index of each node, for a run on many graphs; none: one graph
+        node_id         int64 [n], permanent ids, which determine GECO's order of nodes and the rows of trained embeddings; none: 0, 1, …
+        encodings       rows [n, k] by the name of a stored encoding; none: computed from the edges
 
     For a typed graph each argument is a dictionary, as in PyG. The keys of node arguments are types; the keys of edge arguments are (source type, name, target
     type) or "source--name--target".
