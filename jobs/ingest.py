@@ -65,7 +65,7 @@ class IngestConfig(IngestOptions):
     """Source of the graph. Without --place hosts: `synthetic`; an OGB node set (`ogbn-products`, `ogbn-arxiv`) or link set (`ogbl-collab`, `ogbl-citation2`,
     `ogbl-ppa`); a public set by its name (`cora`, `flickr` …: docs/guides/data_sets.md); a `.npz` file; or a table of edges (.parquet, .arrow, .feather,
     .csv, .tsv, .txt, also .gz, .bz2, .zst, .xz; .mtx; a folder of part files or a glob; local or at a URL). For several types of nodes: a `.yaml` file that
-    names tables, or the folder of its `graph.yaml`, `ogbn-mag`, or `synthetic-mag`. With --place hosts: a stored graph or set of molecules."""
+    names tables, a folder with `graph.yaml`, `ogbn-mag`, or `synthetic-mag`. With --place hosts: a stored graph or set of molecules."""
     url: str
     """Where to write: a path, or file://, s3://, gs://. It must be absent or empty, or with --overwrite a graph; never a folder of other files."""
     partitions: int = 4
@@ -90,8 +90,8 @@ class IngestConfig(IngestOptions):
     root: str = "data/sets"
     """Folder of a public set's files, as its publisher packs them. Nothing is downloaded. The error for a missing file names the file and its source."""
     per_class: Count | None = None
-    """Draw splits: this many nodes of each class for validation and as many for test; the rest is for training. Default: the set's splits, otherwise
-    TokenGT's 30."""
+    """Draw splits: this many nodes of each class for validation and as many for test; the rest is for training. Default: the splits of the
+    set; if the set has no splits, 30, as in TokenGT."""
     split_sets: Count = 7
     """Number of splits to draw, with --seed."""
     synthetic: SyntheticOptions = field(default_factory=SyntheticOptions)

@@ -1,4 +1,4 @@
-"""Writes our commands in the form that the user types here: `python jobs/predict.py …`, `graphmill predict …` or, in a program or a notebook, `gm.predict(…)`."""
+"""Writes our commands as the user types them here: `python jobs/predict.py …`, `graphmill predict …` or, in a program or a notebook, `gm.predict(…)`."""
 
 import json
 import shlex

@@ -96,8 +96,8 @@ class NodeDataOptions:
     edge_features: bool = False
     """Read the stored features of edges: every batch holds them, and the model uses them."""
     edge_weight: Literal["auto", "yes", "no"] = "auto"
-    """Use edge weights in the model: in sums over neighbors and in walks, an edge of weight w counts as w parallel edges. auto: yes if the graph has weights and
-    --sampler.scheme is not weight."""
+    """Use edge weights in the model: in sums over neighbors and in walks, an edge of weight w counts as w parallel edges. auto: yes if the graph has weights
+    and --sampler.scheme is not weight."""
     standardise: Literal["auto", "yes", "no"] = "auto"
     """Standardise columns of node features by mean and deviation of the training rows. With --data.edge_features, also columns of edge features, by mean and
     deviation of all edges. The model and the features-only baseline read the standardised columns. yes: all columns. auto: only columns with a scale far
@@ -223,8 +223,8 @@ class RunOptions:
     """Values of options that the user does not set. automatic: chosen for the graph, each with a reason. recipe: the values of the model's default recipe.
     A recipe file whose `base` is one of our recipes uses recipe."""
     parallel: Literal["data", "graph"] = "data"
-    """Division of the work among workers. data: every worker has its own batches. graph: the whole graph is the only batch of an epoch, and its nodes are divided
-    among the workers (geco, sage, gcn, gat, rsage)."""
+    """Division of the work among workers. data: every worker has its own batches. graph: the whole graph is the only batch of an epoch, and its nodes are
+    divided among the workers (geco, sage, gcn, gat, rsage)."""
     require_baselines: bool = False
     """Exit with status 1 if the final score does not beat every baseline; without this it is a warning. Requires exact scores, not estimates."""
     track: tuple[Literal["mlflow", "wandb"], ...] = ()

@@ -109,8 +109,8 @@ class ResolvedRun:
 
     @property
     def architecture(self) -> dict[str, Any]:
-        """The part of the model's options that must equal those of a checkpoint. Options of the method of computation and the optimizer's rates are left
-        out."""
+        """The part of the model's options that must equal those of a checkpoint. Left out: options that only change the method of computation,
+        and the optimizer's rates."""
         component = self.config.model
         values = asdict(self._model_options)
         for name in ("recompute", "filter_learning_rate"):

@@ -1,4 +1,4 @@
-"""Runs a run of any kind: opens, resolves, checks and serves its data, trains the model, compares it with the baselines, and reports. Also prints the plan
+"""Executes a run of any kind: opens, resolves, checks and serves its data, trains the model, compares it with the baselines, and reports. Also prints the plan
 of a run."""
 
 import time
