@@ -1,4 +1,4 @@
-"""Predicts every node of a graph, or every molecule of a set, with a finished run's best weights, and writes Parquet files in order of id.
+"""Predicts every node of a graph, or every molecule of a set, with a finished run's best weights: writes Parquet files in order of id.
 
     python jobs/predict.py runs/my-run predictions                             all of the run's own graph or set
     python jobs/predict.py runs/my-run s3://bucket/predictions --workers 8     the same, elsewhere and faster
