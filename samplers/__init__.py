@@ -1,4 +1,4 @@
-"""From roots to minibatches: neighbor sampling, random partitioning, and the loader that streams them. No Ray. Imports: storage, core."""
+"""Neighbor sampling, random partitioning, and the loader that turns roots into a stream of minibatches. No Ray. Imports: storage, core."""
 
 from typing import Any
 

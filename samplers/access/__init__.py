@@ -1,1 +1,1 @@
-"""Access to partitions: router, owners, pools of arrays, traffic. Imports: samplers.kernels, .vocabulary."""
+"""Access to partitions: router, owners, array pools, message counts. Imports: samplers.kernels, .vocabulary."""

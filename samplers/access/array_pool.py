@@ -1,7 +1,7 @@
 """Large arrays whose memory is reused after their release.
 
-A fresh array of hundreds of megabytes costs a page fault per 4 KiB, about as much time as the gather that fills it. A block comes back only when
-its last view (numpy's or torch's) is gone.
+A fresh array of hundreds of megabytes costs one page fault per 4 KiB. These faults take about as much time as the gather that fills the array. A block returns
+to the pool only when the last view of it (numpy's or torch's) is gone.
 """
 
 import queue
@@ -12,18 +12,18 @@ from typing import Any
 
 import numpy as np
 
-_LEAST_BYTES = 1 << 20  # below this the allocator itself reuses memory, see `keep_freed_memory`
-_KEPT_BY_GLIBC = (1 << 25) - (1 << 13)  # just below 32 MiB, the largest block that moves its thresholds
-_STEPS_PER_DOUBLING = 8  # sizes are rounded up by at most 1/8, so that batches of about the same size share blocks
+_LEAST_BYTES = 1 << 20  # smaller arrays: the allocator itself reuses their memory, see `keep_freed_memory`
+_KEPT_BY_GLIBC = (1 << 25) - (1 << 13)  # just below 32 MiB: glibc moves its thresholds only for blocks up to 32 MiB
+_STEPS_PER_DOUBLING = 8  # sizes are rounded up by at most 1/8, so that batches of similar size share blocks
 
 
 @cache
 def keep_freed_memory() -> None:
-    """Makes glibc's allocator keep up to 64 MiB of freed memory per arena for later arrays; without glibc it does nothing.
+    """Makes glibc's allocator keep up to 64 MiB of freed memory per arena for later arrays. Without glibc the function does nothing.
 
-    Otherwise a batch of tens of megabytes in small arrays may return to the system whenever it is dropped, and the next batch costs a page fault per
-    4 KiB. When a mapped block is freed, glibc raises its thresholds to the block's size and twice that, up to 32 and 64 MiB, unless the user has set
-    them (mallopt(3), M_MMAP_THRESHOLD). The block is never touched.
+    By default the system may take back the small arrays of a batch of tens of megabytes whenever the batch is dropped. The next batch then costs one page fault
+    per 4 KiB. When a mapped block is freed, glibc raises its mmap threshold to the block's size and its trim threshold to twice that size, up to 32 and 64 MiB,
+    unless the user has set them (mallopt(3), M_MMAP_THRESHOLD). This function allocates and frees one such block without touching its memory.
     """
     np.empty(_KEPT_BY_GLIBC, np.uint8)
 
@@ -31,7 +31,7 @@ def keep_freed_memory() -> None:
 class ArrayPool:
     """Hands out uninitialised arrays; keeps at most `max_idle_bytes` of released memory. Thread-safe.
 
-    A pickled pool arrives empty in the other process.
+    After pickling, the copy in the other process is empty.
     """
 
     def __init__(self, max_idle_bytes: int = 1 << 29) -> None:
@@ -39,7 +39,7 @@ class ArrayPool:
         self._max_idle_bytes = max_idle_bytes
         self._idle: list[np.ndarray] = []  # the longest idle first
         self._lock = threading.Lock()
-        # The garbage collector may return a block at any point, even inside `empty`: SimpleQueue.put is safe there, a lock is not.
+        # The garbage collector may return a block at any point, even inside `empty`. SimpleQueue.put is safe there; a lock is not.
         self._returned: queue.SimpleQueue[np.ndarray] = queue.SimpleQueue()
 
     def __reduce__(self) -> tuple[type["ArrayPool"], tuple[int]]:
@@ -63,7 +63,7 @@ class ArrayPool:
 
     def _give_back(self, block: np.ndarray) -> None:
         self._returned.put(block)
-        # A thread that holds the lock will collect soon. Waiting for it here could deadlock: it may be this thread.
+        # The thread that holds the lock will soon collect the blocks. Waiting for the lock here could deadlock, because this thread may hold it.
         if self._lock.acquire(blocking=False):
             try:
                 self._collect()
@@ -73,13 +73,13 @@ class ArrayPool:
     def _take(self, num_bytes: int) -> np.ndarray:
         with self._lock:
             self._collect()
-            for index in range(len(self._idle) - 1, -1, -1):  # the latest block is most likely in a cache
+            for index in range(len(self._idle) - 1, -1, -1):  # the block released last is most likely still in a cache
                 if self._idle[index].nbytes == num_bytes:
                     return self._idle.pop(index)
         return np.empty(num_bytes, np.uint8)
 
     def _collect(self) -> None:
-        """Adds returned blocks to the idle blocks and frees the longest idle beyond the budget."""
+        """Adds returned blocks to the idle blocks. Above the budget, frees the blocks that have been idle longest."""
         while True:
             try:
                 self._idle.append(self._returned.get_nowait())
@@ -91,7 +91,7 @@ class ArrayPool:
 
 
 class _Lease:
-    """The base object of an array of the pool; returns the block when its last view is gone."""
+    """The base object of an array from the pool. It returns the block when the last view of the array is gone."""
 
     def __init__(self, block: np.ndarray, give_back: Callable[[np.ndarray], None]) -> None:
         self._block, self._give_back = block, give_back

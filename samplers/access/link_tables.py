@@ -1,9 +1,9 @@
 """Tables for batches of links: all nodes in ascending permanent id, the links of each split, and the edges as links to train on.
 
-A node's number is its rank by permanent id within its type, so nothing here depends on partitions. A process reads each table at its first use:
-20 bytes per node, 16 bytes per edge, and as much again per direction for the known links.
+A node's number is its rank by permanent id within its type, so no table depends on the partitions. A process reads each table at its first use. Memory: 20
+bytes per node and 16 bytes per edge; the known links take 16 bytes per edge and direction.
 
-The links are links of a plain graph, or of one relation of a typed graph, which may join two types.
+The links belong to a plain graph or to one relation of a typed graph. A relation may join two types.
 """
 
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ _NODES = 1 << 18  # per request: bounds the memory of replies
 
 
 class Lists(Protocol):
-    """The part of a router that is used here."""
+    """The methods of a router that this module uses."""
 
     manifest: Manifest
 
@@ -44,20 +44,20 @@ class Lists(Protocol):
 
 @dataclass(frozen=True)
 class LinkTable:
-    """Pairs of nodes by their numbers, links first, each kind ascending in (source, destination)."""
+    """Pairs of nodes by their numbers: first the links, then the pairs that are not links, each part ascending in (source, destination)."""
 
     source: np.ndarray  # int64 [m]
     destination: np.ndarray  # int64 [m]
-    num_links: int  # the pairs after these are not links
+    num_links: int  # number of links; the pairs after them are not links
     negative_ptr: np.ndarray  # int64 [m + 1]: link i has the negatives negative[negative_ptr[i]:negative_ptr[i + 1]]
-    negative: np.ndarray  # int64, ends that replace the destination
-    time: np.ndarray | None = None  # int64 [m], if links at several times are distinct
+    negative: np.ndarray  # int64, nodes that replace the destination
+    time: np.ndarray | None = None  # int64 [m]; present if links at different times are distinct
     relation: np.ndarray | None = None  # int64 [m], in a knowledge graph
 
 
 @dataclass(frozen=True)
 class Ends:
-    """The ends of known links by source, in a knowledge graph by (source, relation)."""
+    """The destinations of known links by source; in a knowledge graph, by (source, relation)."""
 
     key: np.ndarray  # int64 [m], ascending: source · relations + relation
     node: np.ndarray  # int64 [m], ascending for each key
@@ -74,7 +74,7 @@ class Ends:
         return cls(key[is_new], node[is_new], count)
 
     def after(self, source: np.ndarray, relation: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-        """(place, node): known links from source[place], of relation[place], end in `node`; places ascend."""
+        """(place, node): for each place, the nodes where known links from source[place] (of relation[place]) end; places ascend."""
         key = source * self.num_relations + (0 if relation is None else relation)
         first, last = (np.searchsorted(self.key, key, side=side) for side in ("left", "right"))
         counts = last - first
@@ -83,26 +83,26 @@ class Ends:
 
 
 class LinkTables:
-    """The tables of one graph or relation, read through its router."""
+    """The link tables of one graph or relation, read through its router."""
 
     def __init__(self, router: Lists, sources: Lists | None = None, relation: Relation = EDGE) -> None:
-        """`router`: of the plain graph or the relation; `sources`: router of the source type, if it is not the target type."""
+        """`router`: router of the plain graph or of the relation. `sources`: router of the source type, if it is not the target type."""
         self._router, self._sources, self.relation = router, sources, relation
         self.is_one_type, self.num_sources = sources is None, router.manifest.num_sources
-        self.num_nodes = router.manifest.num_nodes  # of the type where links end
+        self.num_nodes = router.manifest.num_nodes  # nodes of the type where links end
         self.symmetric = router.manifest.symmetric
-        self.num_relations = len(router.manifest.relations)  # 0: not a knowledge graph
+        self.num_relations = len(router.manifest.relations)  # 0 if the graph is not a knowledge graph
         self._of_split: dict[tuple[int, bool], LinkTable] = {}
 
     @property
     def digest(self) -> str:
-        """Digest of the held-out links; empty without them."""
+        """Digest of the held-out links; empty if there are none."""
         links = self._router.manifest.links
         return "" if links is None else links.digest
 
     @property
     def reverse(self) -> Relation | None:
-        """The relation with the reverses of the edges."""
+        """The relation that holds the reverses of the edges."""
         links = self._router.manifest.links
         return Relation.of(links.reverse) if links is not None and links.reverse else None
 
@@ -118,7 +118,7 @@ class LinkTables:
 
     @cached_property
     def _number(self) -> np.ndarray:
-        """The number of each stored id."""
+        """Translates stored ids into node numbers."""
         return _numbers(self.nodes)
 
     @cached_property
@@ -126,7 +126,7 @@ class LinkTables:
         return self._number if self.is_one_type else _numbers(self.sources)
 
     def _is_link(self, source: np.ndarray, destination: np.ndarray) -> np.ndarray:
-        """bool: edges that count as links: no loops, and in a symmetric graph only the edge from the lower node."""
+        """bool: the edges that count as links. Loops do not count. In a symmetric graph an edge counts only from its lower node."""
         if not self.is_one_type:
             return np.ones(len(source), bool)
         return source < destination if self.symmetric else source != destination
@@ -161,7 +161,8 @@ class LinkTables:
     def _listed(
         self, columns: tuple[EdgeColumn, ...], *, loops: bool
     ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        """(source, destination, time or relation) of the edges that count as links, for some nodes at a time; without columns, the last is empty."""
+        """(source, destination, time or relation) of the edges that count as links, for a part of the nodes at a time. Without these columns the third array is
+        empty."""
         for start in range(0, self.num_nodes, _NODES):
             node = np.arange(start, min(start + _NODES, self.num_nodes))
             lists = self._router.sample_neighbors(node, -1, 0, columns=columns)
@@ -173,12 +174,12 @@ class LinkTables:
 
     @cached_property
     def ends(self) -> Ends:
-        """The ends of the edges, in a symmetric graph in both directions."""
+        """The known links of the edges; in a symmetric graph, in both directions."""
         return self._ends([])
 
     @cached_property
     def known(self) -> Ends:
-        """The ends of the edges and of all held-out links."""
+        """The known links of the edges and of all held-out links."""
         return self._ends([self._stored(code) for code in (SPLIT_VALID, SPLIT_TEST)])
 
     def _ends(self, held_out: list[LinkTable]) -> Ends:
@@ -195,16 +196,16 @@ class LinkTables:
 
     @cached_property
     def weight_ends(self) -> np.ndarray:
-        """int64 [num_nodes]: running sums of degree^0.75 (arXiv:1310.4546, 2.2) in whole 1024ths. Between two types only in-edges count."""
+        """int64 [num_nodes]: running sums of degree^0.75 (arXiv:1310.4546, 2.2) in whole 1024ths. For links between two types only in-edges count."""
         source, destination = self.edges
         degree = np.bincount(destination, minlength=self.num_nodes)
         if self.is_one_type:
             degree += np.bincount(source, minlength=self.num_nodes)
-        root = np.sqrt(degree.astype(np.float64))  # exact to the last bit on every machine, as a power is not
+        root = np.sqrt(degree.astype(np.float64))  # exact to the last bit on every machine, unlike a power
         return np.cumsum(np.rint(1024 * root * np.sqrt(root)).astype(np.int64))
 
     def links(self, split: int, *, timed: bool = False) -> LinkTable:
-        """The stored links of a split; for a training split without stored links, the graph's edges. `timed`: with times."""
+        """The stored links of a split. For a training split without stored links, the graph's edges. `timed`: with times."""
         if (split, timed) not in self._of_split:
             stored = self._stored(split)
             if split == SPLIT_TRAIN and not stored.num_links:
@@ -241,7 +242,7 @@ class LinkTables:
 
 
 def _numbers(nodes: NodeList) -> np.ndarray:
-    """The number of each stored id."""
+    """Translates stored ids into node numbers."""
     number = np.empty(len(nodes.node), nodes.node.dtype)
     number[nodes.node] = np.arange(len(nodes.node))
     return number

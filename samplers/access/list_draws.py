@@ -1,8 +1,8 @@
-"""Answers `SampleNeighbors` from one partition: bounds of the lists, a draw of their entries, and the columns of each entry.
+"""Answers `SampleNeighbors` from one partition: finds the bounds of the lists, draws entries, and reads the columns of each drawn entry.
 
-A node's list has its in-edges, its out-edges, or its in-edges and then its out-edges. In a symmetric graph, whose in-edges and out-edges are the same,
-"both" gives the list once. If edges have times, lists ascend in time, and a list up to a time is its first entries. Entry j of a list is the same edge
-for every partitioning, and so is every draw.
+A node's list has its in-edges, its out-edges, or its in-edges and then its out-edges. In a symmetric graph in-edges and out-edges are the same; "both" then
+gives the list once. If edges have times, lists ascend in time, and "the list up to a time" is a prefix of the list. Entry j of a list is the same edge for
+every partitioning, so every draw is the same too.
 """
 
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ from graphmill.storage.partition import Partition, are_below
 
 @dataclass(frozen=True)
 class EdgeLists:
-    """One direction of a partition's edges, with their columns."""
+    """One direction of a partition's edges, with the edges' columns."""
 
     indptr: np.ndarray
     indices: np.ndarray
@@ -47,7 +47,7 @@ class EdgeLists:
 
 
 def edge_lists(partition: Partition, direction: WalkDirection) -> tuple[EdgeLists, EdgeLists | None]:
-    """(lists, lists that follow them or None). Raises ConfigError if out-edges are requested and not stored.
+    """(lists, second lists or None). The second lists follow the first. Raises ConfigError if out-edges are requested and not stored.
 
     A symmetric graph stores no out-edges: its in-edges serve as out-edges, with the columns of the reverse edge.
     """
@@ -63,13 +63,13 @@ def edge_lists(partition: Partition, direction: WalkDirection) -> tuple[EdgeList
 
 
 def _take(lists: EdgeLists, more: EdgeLists | None, name: str, place: np.ndarray) -> np.ndarray:
-    """Values of a column at the places of entries."""
+    """Values of a column at the positions of entries."""
     values = getattr(lists, name)
     return entries(values, place) if more is None else joined_entries(values, getattr(more, name), place)
 
 
 class _Lists:
-    """The lists of some nodes, each in one or two pieces; with `until`, each list up to its time."""
+    """The lists of the requested nodes, each in one or two pieces. With `until`, each list ends at its time."""
 
     def __init__(
         self, lists: EdgeLists, more: EdgeLists | None, row: np.ndarray, until: np.ndarray | None = None
@@ -81,7 +81,7 @@ class _Lists:
             self._in_degree = self.degree
             self._out_start, out_degree = _bounds(more, row, until)
             self.degree = self._in_degree + out_degree
-            self.first = np.zeros(len(row), np.int64)  # entries are drawn relative to their list
+            self.first = np.zeros(len(row), np.int64)  # drawn positions are relative to the start of their list
 
     @property
     def are_joined(self) -> bool:
@@ -97,7 +97,7 @@ class _Lists:
         return _take(self._lists, self._more, name, place)
 
     def sources(self, place: np.ndarray) -> np.ndarray:
-        """Ids of neighbors. Raises DamagedLists for an id that no node has."""
+        """Ids of the neighbors at these entries. Raises DamagedLists for an id that no node has."""
         return checked(self.take("indices", place), self._lists.num_sources)
 
     def everything(self) -> np.ndarray:
@@ -107,7 +107,7 @@ class _Lists:
 
 
 def checked(ids: np.ndarray, num_sources: int) -> np.ndarray:
-    """The same ids. Raises DamagedLists if one is not in [0, num_sources)."""
+    """Returns the same ids. Raises DamagedLists if an id is not in [0, num_sources)."""
     if not are_below(ids, num_sources):
         raise DamagedLists
     return ids
@@ -126,7 +126,7 @@ def _bounds(lists: EdgeLists, row: np.ndarray, until: np.ndarray | None) -> tupl
 def sample_lists(
     partition: Partition, num_nodes: int, row: np.ndarray, request: SampleNeighbors, tables: NodeTables | None
 ) -> NeighborLists:
-    """The reply to a request about the partition's rows `row`; `num_nodes` is the graph's number of nodes."""
+    """The reply to a request; `row` are the requested rows of the partition, `num_nodes` is the graph's number of nodes."""
     lists, more = edge_lists(partition, request.direction)
     row_lists = _Lists(lists, more, row, request.until)
     count, position = _draw(partition, row, row_lists, request, tables)
@@ -157,7 +157,7 @@ def _draw(
         return draws.draw_last(first, degree, fanout)
     first_id = partition.first_id
     keys = hash_ids(key, entries(partition.original_id, row) if first_id is None else row + first_id)
-    if request.until is not None:  # a node's draws at two times are independent
+    if request.until is not None:  # the key includes the time, so that a node's draws at two times are independent
         keys = hash_again(keys, request.until)
     if request.scheme == "uniform":
         if request.replace:
@@ -199,10 +199,11 @@ def check_weights(weight: np.ndarray, count: np.ndarray, permanent_id: np.ndarra
 def edge_columns(
     lists: EdgeLists, more: EdgeLists | None, place: np.ndarray, columns: tuple[EdgeColumn, ...], *, has_ranks: bool
 ) -> dict[str, np.ndarray]:
-    """The requested columns of the entries at `place`, by their names in `NeighborLists`.
+    """The requested columns of the entries at positions `place`, by their names in `NeighborLists`.
 
-    An edge's id is its row in the source, if the graph keeps it. Otherwise, in a graph in one partition (`has_ranks`), an in-edge's id is its rank by
-    permanent ids of destination and source (by destination, time and source if edges have times). Raises ConfigError if a column is not stored.
+    An edge's id is its row in the source table, if the graph keeps that row. Otherwise, in a graph in one partition (`has_ranks`), an in-edge's id is its rank
+    by permanent ids of destination and source. If edges have times, it is the rank by destination, time and source. Raises ConfigError if a column is not
+    stored.
     """
     taken = {}
     if "id" in columns:

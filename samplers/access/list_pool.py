@@ -1,4 +1,4 @@
-"""Neighbor lists of one batch, each fetched once for all subgraphs that use it."""
+"""Neighbor lists of one batch. Each list is fetched once and used by all subgraphs."""
 
 from typing import Protocol
 
@@ -9,7 +9,7 @@ from graphmill.samplers.vocabulary.messages import DegreeLists, WalkDirection
 
 
 class SizeOfGraph(Protocol):
-    """What a search knows about a graph in advance."""
+    """Properties of a graph that a search needs before it begins."""
 
     @property
     def num_nodes(self) -> int: ...
@@ -19,7 +19,7 @@ class SizeOfGraph(Protocol):
 
 
 class ListsNeighbors(Protocol):
-    """The source of neighbors for a search: a plain graph's router, or several relations of a typed graph over one space of ids."""
+    """The source of neighbors for a search: the router of a plain graph, or several relations of a typed graph that share one numbering of nodes."""
 
     @property
     def manifest(self) -> SizeOfGraph: ...
@@ -30,7 +30,7 @@ class ListsNeighbors(Protocol):
 
 
 class _Growing:
-    """A one-dimensional array with appends in amortised constant time."""
+    """A one-dimensional array that grows; an append costs amortised constant time."""
 
     def __init__(self, dtype: np.dtype) -> None:
         self._array, self._length = np.empty(1024, dtype), 0
@@ -50,7 +50,7 @@ class _Growing:
 
 
 class ListPool:
-    """Nodes numbered in order of first appearance, their degrees, and their lists once fetched.
+    """Nodes numbered in order of first appearance, with their degrees and the lists fetched so far.
 
     Node i's list is neighbor[start[i] : start[i] + degree[i]], in ascending permanent id (for direction "both", out-edges after in-edges).
     """
@@ -69,12 +69,12 @@ class ListPool:
 
     @property
     def start(self) -> np.ndarray:
-        """int64 [n], -1: not fetched."""
+        """int64 [n]: start of each node's list in `neighbor`; -1: not fetched."""
         return self._start.array
 
     @property
     def degree(self) -> np.ndarray:
-        """int64 [n], -1: not known."""
+        """int64 [n]: degree of each node; -1: not known."""
         return self._degree.array
 
     @property
@@ -87,7 +87,7 @@ class ListPool:
         return self._weight.array
 
     def number(self, node: np.ndarray) -> np.ndarray:
-        """int32 [len(node)]: numbers of nodes; new nodes have no list and no degree yet."""
+        """int32 [len(node)]: the number of each node. A node that is new here has no list and no degree yet."""
         number = self._relabeler.add(node)
         unseen = np.full(self._relabeler.num_nodes - len(self.start), -1, np.int64)
         self._start.extend(unseen)
@@ -95,7 +95,7 @@ class ListPool:
         return number
 
     def fetch(self, number: np.ndarray, max_degree: np.ndarray | None = None) -> None:
-        """Fetches the lists of these distinct numbers; lists longer than their `max_degree` are left out."""
+        """Fetches the lists of these distinct node numbers, except lists longer than their entry of `max_degree`."""
         lists = self._router.list_neighbors(self.node[number], self._direction, max_degree, self._by_weight)
         end = len(self.neighbor) + np.cumsum(lists.count)
         self.degree[number] = lists.degree

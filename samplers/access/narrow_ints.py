@@ -1,4 +1,4 @@
-"""The type in which integers travel between processes: the narrowest that holds them all. They arrive in their own type."""
+"""Chooses the type in which integers travel between processes: the narrowest type that holds all values. The receiver restores their own type."""
 
 import numpy as np
 
@@ -8,14 +8,14 @@ _TYPES = [(np.dtype(name), np.iinfo(name).min, np.iinfo(name).max) for name in (
 
 
 def narrow_dtype(array: np.ndarray) -> np.dtype:
-    """The type in which this array travels: its own type unless it holds integers."""
+    """The type in which this array travels: for integers the narrowest that holds them, otherwise its own type."""
     if array.dtype.kind not in "iu" or array.itemsize == 1 or not array.size:
         return array.dtype
     return _narrowest(array.dtype, int(array.min()), int(array.max()))
 
 
 def narrow_bytes(array: np.ndarray, position: np.ndarray | None = None) -> int:
-    """Bytes of this array, or of array[position], as it travels."""
+    """Bytes that this array, or array[position], takes when it travels."""
     if position is None:
         return array.size * narrow_dtype(array).itemsize
     dtype = array.dtype

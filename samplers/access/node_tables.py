@@ -1,7 +1,7 @@
-"""Columns of all nodes that an owner needs for some draws among neighbors: permanent ids (LABOR) and in-degrees (draws by degree).
+"""Columns of all nodes that an owner needs for two kinds of draws: permanent ids for LABOR, in-degrees for draws by degree.
 
-The neighbors in a relation are nodes of its source type; their in-degrees count the edges of all relations. Each column is read once, when a request
-first needs it: 8 and 4 bytes per node, from nodes.arrow and topology.arrow of every partition.
+The neighbors in a relation are nodes of its source type. Their in-degrees count the edges of all relations. Each column is read once, when a request first
+needs it, from nodes.arrow and topology.arrow of every partition. Memory: 8 bytes per node for permanent ids, 4 bytes for in-degrees.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,7 +18,7 @@ from graphmill.storage.graph import StoredGraph
 
 
 class TypedTables(Protocol):
-    """A stored typed graph, whose types and relations open as plain graphs (`graphmill.storage.graph.TypedGraph`)."""
+    """A stored typed graph. Each type and relation opens as a plain graph (`graphmill.storage.graph.TypedGraph`)."""
 
     @property
     def node_types(self) -> Sequence[str]: ...
@@ -32,14 +32,14 @@ class TypedTables(Protocol):
 
 
 class NodeTables:
-    """Columns over all nodes of a stored graph, or of one type, by node id. Threads may share them: at worst a column is read twice.
+    """Columns over all nodes of a stored graph, or of one type, by node id. Threads may share the tables: at worst a column is read twice.
 
-    `relations`: if the graph is a type, the relations that end in it.
+    `relations`: for a type of a typed graph, the relations that end in it.
     """
 
     def __init__(self, graph: StoredGraph, relations: Sequence[StoredGraph] | None = None) -> None:
         self._graph, self._relations = graph, [graph] if relations is None else relations
-        # Then a partition that is the whole graph has the same columns itself.
+        # A partition that is the whole graph has the same columns itself.
         self.are_of_one_relation = relations is None
 
     @cached_property
@@ -64,7 +64,7 @@ class NodeTables:
 
 
 def tables_of_relations(graph: TypedTables) -> dict[Relation, NodeTables]:
-    """For each relation the tables of its neighbors; relations with the same source type share them."""
+    """For each relation, the tables of its neighbors. Relations with the same source type share tables."""
     tables = {
         name: NodeTables(graph.nodes(name), [graph.relation(each) for each in graph.relations if each.target == name])
         for name in graph.node_types

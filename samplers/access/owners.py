@@ -1,6 +1,6 @@
-"""Owners of partitions: in this process, as a server elsewhere, or as one part (type or relation) of a typed graph's owner elsewhere.
+"""Owners of partitions: in this process, as a server elsewhere, or as one part (a type or a relation) of the owner of a typed graph elsewhere.
 
-`submit_together` sends several requests at once; requests to parts of one owner travel as one message.
+`submit_together` sends several requests at once. Requests to parts of the same owner travel as one message.
 """
 
 from collections.abc import Callable, Sequence
@@ -32,10 +32,10 @@ ReplyKind = TypeVar("ReplyKind", NeighborLists, NodeRows, NodeList, NodeGroups, 
 
 
 class Pending(Protocol):
-    """A reply under way."""
+    """A reply that has not arrived yet."""
 
     def result(self) -> Reply:
-        """Waits for the reply, up to the owner's deadline. Raises what the owner raised, or DeadlineError."""
+        """Waits for the reply, up to the owner's deadline. Raises the owner's error, or DeadlineError."""
         ...
 
 
@@ -50,7 +50,7 @@ class PlacesRows(Protocol):
     """An owner that reads its partition in this process and writes rows directly to their places."""
 
     def place_rows(self, request: FetchRows, into: NodeRows, position: np.ndarray | slice) -> None:
-        """Writes the requested rows to `position` (a slice: to all, in order) of the columns that `into` has."""
+        """Writes the requested rows to `position` of the columns that `into` has. A slice means all positions, in order."""
         ...
 
 
@@ -66,13 +66,13 @@ class _Answered:
 
 
 class PendingRows:
-    """Rows of one partition under way."""
+    """Requested rows of one partition that have not arrived yet."""
 
     def __init__(self, pending: Pending, partition: int, num_rows: int) -> None:
         self._pending, self._partition, self._num_rows = pending, partition, num_rows
 
     def result(self) -> NodeRows:
-        """The requested rows. Raises StageError if a column has another number of rows, and what the owner raised."""
+        """The requested rows. Raises StageError if a column has a different number of rows, and any error of the owner."""
         rows = expect(self._pending.result(), NodeRows)
         for name, column in vars(rows).items():
             if column is not None and len(column) != self._num_rows:
@@ -102,7 +102,7 @@ class LocalOwner:
 
 
 class StoreOwner:
-    """Answers in this process with features that stay on a store: rows are fetched in the background, as from other processes."""
+    """Answers in this process, but the features stay on a store. Rows are fetched in the background, like rows of other processes."""
 
     def __init__(self, owner: PartitionOwner) -> None:
         self._owner = owner
@@ -114,7 +114,7 @@ class StoreOwner:
 
 
 class PartOfOwner:
-    """One part (a type or a relation) of a partition of a typed graph whose parts all belong to `whole`, an owner elsewhere."""
+    """One part (a type or a relation) of a partition of a typed graph. `whole` is the owner elsewhere that has all parts of the partition."""
 
     def __init__(self, whole: Owner, part: str) -> None:
         self.whole, self.part = whole, part
@@ -125,7 +125,8 @@ class PartOfOwner:
 
 
 def submit_together(requests: Sequence[tuple[Owner, PartRequest]]) -> list[Pending]:
-    """Sends all requests; requests to parts of one owner are one message. Owners elsewhere are asked first and answer in the meantime."""
+    """Sends all requests; requests to parts of one owner are one message. Owners elsewhere receive their requests first and work while owners in this process
+    answer."""
     if not any(isinstance(owner, PartOfOwner) for owner, _ in requests):
         return [owner.submit(request) for owner, request in requests]
     pending: dict[int, Pending] = {}
@@ -144,7 +145,7 @@ def submit_together(requests: Sequence[tuple[Owner, PartRequest]]) -> list[Pendi
 
 
 class _SharedReply:
-    """The reply to requests that were sent as one message."""
+    """The reply to several requests that were sent as one message."""
 
     def __init__(self, pending: Pending, count: int) -> None:
         self._pending, self._count = pending, count
@@ -168,6 +169,6 @@ class _PartReply:
 
 
 def expect(reply: Reply, kind: type[ReplyKind]) -> ReplyKind:
-    """The reply, asserted to be of this kind."""
+    """Returns the reply; asserts that it is of this kind."""
     assert isinstance(reply, kind), f"expected {kind.__name__}, got {type(reply).__name__}"
     return reply

@@ -56,7 +56,7 @@ from graphmill.storage.graph import Partition, TypedGraph
 class PartitionOwner:
     """Stateless, read-only and thread-safe over a `Partition`.
 
-    `tables` serve draws that depend on nodes of other partitions (LABOR, by degree); without them the partition must be the whole graph.
+    `tables` are needed for draws that depend on nodes of other partitions (LABOR, by degree). Without tables the partition must be the whole graph.
     """
 
     def __init__(self, partition: Partition, num_nodes: int, tables: NodeTables | None = None) -> None:
@@ -66,8 +66,8 @@ class PartitionOwner:
         self._pool = ArrayPool()
 
     def answer(self, request: Request) -> Reply:
-        """The reply to a request. Raises ConfigError if it names a node that this partition does not own, FormatError if the partition's files have
-        changed since they were opened."""
+        """The reply to a request. Raises ConfigError if the request names a node that this partition does not own. Raises FormatError if the partition's files
+        have changed since they were opened."""
         try:
             return _kind_of_answer(type(request))(self, request)
         except DamagedLists:
@@ -87,7 +87,7 @@ class PartitionOwner:
             ) from None
 
     def _own_positions(self, member: np.ndarray) -> np.ndarray:
-        """int64, ascending: positions in `member` of nodes of this partition. Raises ConfigError for an id that no node of the graph has."""
+        """int64, ascending: positions in `member` of the nodes that this partition owns. Raises ConfigError for an id that no node of the graph has."""
         if len(member) and not 0 <= int(member.min()) <= int(member.max()) < self._num_nodes:
             bad = int(member.min()) if member.min() < 0 else int(member.max())
             raise ConfigError(f"expected node ids in [0, {self._num_nodes}), got {bad}")
@@ -121,8 +121,8 @@ class PartitionOwner:
     @_answer.register
     def _induced_edges(self, request: InducedEdges) -> Reply:
         partition, member = self._partition, request.member
-        own = self._own_positions(member)  # before a narrower dtype could wrap an id
-        # Clearing the dense map costs 4 bytes per node of the graph: worth it for many members.
+        own = self._own_positions(member)  # must run before the cast to a narrower dtype, which could wrap an id
+        # Clearing the dense map costs 4 bytes per node of the graph, so the map pays off only for many members.
         if self._num_nodes > 32 * len(member):
             one_set = member.astype(partition.indices.dtype, copy=False), np.array([0, len(member)])
             return self._induced_subgraphs(InducedSubgraphs(*one_set, request.columns))
@@ -135,7 +135,7 @@ class PartitionOwner:
     def _with_columns(
         self, count: np.ndarray, neighbor: np.ndarray, entry: np.ndarray, columns: tuple[EdgeColumn, ...]
     ) -> NeighborLists:
-        """Lists of in-edges with columns; `entry` are the edges' places in the partition."""
+        """Lists of in-edges with columns; `entry` are the positions of the edges in the partition."""
         lists, _ = edge_lists(self._partition, "in")
         has_ranks = self._partition.num_nodes == self._num_nodes
         of_edges = edge_columns(lists, None, entry, columns, has_ranks=has_ranks)
@@ -175,7 +175,7 @@ class PartitionOwner:
                 ) from None
 
     def _features(self, row: np.ndarray) -> np.ndarray | None:
-        """Rows of features as they are stored."""
+        """Rows of features in their stored form."""
         table, on_store = self._partition.feature, self._partition.feature_on_store
         if on_store is not None:
             return on_store.read(row)
@@ -186,8 +186,8 @@ class PartitionOwner:
         return feature
 
     def place_rows(self, request: FetchRows, into: NodeRows, position: np.ndarray | slice) -> None:
-        """Writes the reply to `FetchRows` to `position` (a slice: to all, in order) of the columns that `into` has, without an intermediate copy;
-        features become float32."""
+        """Writes the reply to `FetchRows` to `position` of the columns that `into` has, without an intermediate copy. A slice means all positions, in order.
+        Features become float32."""
         partition, at = self._partition, None if isinstance(position, slice) else position
         row = self._rows(request.node)
         columns = [(partition.label, into.label)]
@@ -269,7 +269,7 @@ class PartitionOwner:
         return NodeList(node=row + partition.start, original_id=partition.original_id[row], time=time)
 
     def _walk_lists(self, direction: WalkDirection, column: str = "indices") -> tuple[Any, Any, Any, Any, bool]:
-        """Two pairs (indptr, indices or another column), and whether the second is used: for "both", unless the graph is symmetric."""
+        """Two pairs (indptr, indices or another column), and whether the second pair is used. It is used for "both", unless the graph is symmetric."""
         lists, more = edge_lists(self._partition, direction)
         second = more or lists
         return lists.indptr, getattr(lists, column), second.indptr, getattr(second, column), more is not None
@@ -312,18 +312,18 @@ class PartitionOwner:
         return self._with_columns(count, neighbor, entry, request.columns)
 
 
-# The descriptor builds a function at each access, which takes as long as the lists of a small batch.
+# Looked up once: the descriptor builds a function at each access, which takes as long as the lists of a small batch.
 _kind_of_answer = PartitionOwner.__dict__["_answer"].dispatcher.dispatch
 
 
 class PartsOwner:
-    """The owner of a partition of a typed graph: a `PartitionOwner` for each type and relation. One message may ask several of them."""
+    """The owner of a partition of a typed graph: a `PartitionOwner` for each type and relation. One message may hold requests to several of them."""
 
     def __init__(self, parts: Mapping[str, PartitionOwner]) -> None:
         self._parts = dict(parts)
 
     def answer(self, request: Request) -> PartReplies:
-        """The replies of the parts. Raises ConfigError for a part that the graph lacks, and what an owner raises."""
+        """The replies of the parts. Raises ConfigError for a part that the graph does not have, and any error of a part's owner."""
         if not isinstance(request, ForParts) or len(request.parts) != len(request.requests):
             raise ConfigError(f"expected requests to parts of a typed graph, got {type(request).__name__}")
         replies: list[PartReply] = []

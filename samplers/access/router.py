@@ -1,6 +1,6 @@
-"""The client that samplers use: it splits a question by owner, asks all owners at once, and merges their replies.
+"""The client that samplers use: it splits a question by owner, sends all owners their requests at once, and merges their replies.
 
-The merged answer is the answer of a single partition: a sampler cannot tell one partition from many, nor a local owner from a remote owner. Each
+The merged answer equals the answer of a single partition, so a sampler cannot distinguish one partition from many, or a local owner from a remote owner. Each
 question is one request per owner.
 """
 
@@ -69,10 +69,10 @@ Answer = TypeVar("Answer", covariant=True)
 
 
 class Question(NamedTuple, Generic[Answer]):
-    """Requests to owners, and the function that merges their replies into one answer. `ask` sends several questions together."""
+    """Requests to owners, and the function that merges the replies into one answer. `ask` sends several questions together."""
 
     requests: Sequence[tuple[Owner, PartRequest]]
-    merge: Callable[[list[Reply]], Answer]  # takes the replies in the order of `requests`
+    merge: Callable[[list[Reply]], Answer]  # receives the replies in the order of `requests`
 
 
 @dataclass(frozen=True)
@@ -87,22 +87,22 @@ class Columns:
     def of(
         cls, router: "Router", split_set: int, encodings: tuple[str, ...] = (), *, feature: bool = True
     ) -> "Columns":
-        """Columns with the codes of a split set, if the router's nodes have it."""
+        """Columns with the codes of a split set, if the router's nodes have this split set."""
         return cls(feature, split_set if split_set < router.manifest.num_split_sets else None, encodings)
 
 
 def ask(questions: "Sequence[Question[Answer]]") -> list[Answer]:
-    """The answers to these questions, each about one type or relation; all are sent at once, in one message per owner elsewhere."""
+    """The answers to these questions, each about one type or relation. All are sent at once; each owner elsewhere receives one message."""
     requests = [request for question in questions for request in question.requests]
     replies = iter([pending.result() for pending in submit_together(requests)])
     return [question.merge([next(replies) for _ in question.requests]) for question in questions]
 
 
 class Router:
-    """A whole graph behind one owner per partition.
+    """A whole graph with one owner per partition.
 
-    Nodes are stored ids; `find_nodes` finds them by permanent ids. Every method raises ConfigError for ids that are not integers or not nodes of
-    the graph.
+    Nodes are named by stored ids; `find_nodes` translates permanent ids into stored ids. Every method raises ConfigError for ids that are not integers or not
+    nodes of the graph.
     """
 
     def __init__(self, manifest: Manifest, owners: Sequence[Owner]) -> None:
@@ -110,19 +110,19 @@ class Router:
             raise ConfigError(f"expected one owner per partition ({manifest.num_partitions}), got {len(owners)}")
         self.manifest = manifest
         self._owners = list(owners)
-        # Checked once: a check of a protocol takes as long as the rows of a small batch.
+        # Checked once, because a check against a protocol takes as long as the rows of a small batch.
         self._near = [owner if isinstance(owner, PlacesRows) else None for owner in owners]
         self._offsets = np.asarray(manifest.partition_offsets, np.int64)
         self._pool = ArrayPool()
 
     @property
     def nodes(self) -> "dict[str, Router]":
-        """Routers by type: this router for the one type of a plain graph."""
+        """Routers by type; in a plain graph, this router for the one type."""
         return {NODE: self}
 
     @property
     def edges(self) -> "dict[Relation, Router]":
-        """Routers by relation: this router for the one relation of a plain graph."""
+        """Routers by relation; in a plain graph, this router for the one relation."""
         return {EDGE: self}
 
     @property
@@ -140,7 +140,7 @@ class Router:
         until: np.ndarray | None = None,
         **draw: Any,
     ) -> NeighborLists:
-        """Up to `fanout` neighbors of each node (-1: all), see `SampleNeighbors`; `draw`: its scheme, replace and columns."""
+        """Up to `fanout` neighbors of each node (-1: all), see `SampleNeighbors`. `draw` has the fields scheme, replace and columns."""
         untils = None if until is None else [until]
         return ask([self.sample_question([node], fanout, [key], direction, untils=untils, **draw)])[0][0]
 
@@ -154,7 +154,7 @@ class Router:
         untils: Sequence[np.ndarray] | None = None,
         **draw: Any,
     ) -> Question[list[NeighborLists]]:
-        """The question of `sample_neighbors` for each array of nodes with its key: one request per owner for all arrays."""
+        """The question of `sample_neighbors` for several arrays of nodes, each with its own key. One request per owner covers all arrays."""
         if not fanout or not any(map(len, nodes)):
             columns = draw.get("columns", ())
             return Question((), lambda _: [_no_lists(self.manifest, columns, len(each)) for each in nodes])
@@ -183,7 +183,7 @@ class Router:
         return self._lists_question(node, build, cut)
 
     def induced_edges(self, node: np.ndarray, columns: tuple[EdgeColumn, ...] = ()) -> NeighborLists:
-        """Edges among distinct nodes, as positions in `node`: count[i] sources of the edges that end in node[i]."""
+        """Edges among distinct nodes, as positions in `node`. count[i] is the number of sources of the edges that end in node[i]."""
         return ask([self.among_question(node, columns)])[0]
 
     def among_question(self, node: np.ndarray, columns: tuple[EdgeColumn, ...] = ()) -> Question[NeighborLists]:
@@ -198,7 +198,8 @@ class Router:
         max_degree: np.ndarray | None = None,
         by_weight: bool = False,
     ) -> DegreeLists:
-        """All neighbors of each node, `by_weight` with the edges' weights; only their number for a node with more than its entry of `max_degree`."""
+        """All neighbors of each node; with `by_weight`, also the edges' weights. For a node with more neighbors than its entry of `max_degree`, only the
+        degree."""
         return ask([self.list_question(node, direction, max_degree, by_weight)])[0]
 
     def list_question(
@@ -224,9 +225,9 @@ class Router:
         source_ptr: np.ndarray | None = None,
         columns: tuple[EdgeColumn, ...] = (),
     ) -> Question[NeighborLists]:
-        """Edges within each set target[target_ptr[g]:target_ptr[g + 1]]; between two types, set g also has source[source_ptr[g]:source_ptr[g + 1]].
+        """Edges within each set target[target_ptr[g]:target_ptr[g + 1]]. Between two types, set g also has the sources source[source_ptr[g]:source_ptr[g + 1]].
 
-        The answer has a list for each entry of `target`, as positions in `source` (None: in `target`).
+        The answer has a list for each entry of `target`. The list holds positions in `source`; without `source`, positions in `target`.
         """
         target, dtype = integer_ids(target).astype(self.manifest.index_dtype, copy=False), self.manifest.index_dtype
         request = InducedSubgraphs(target, target_ptr, columns)
@@ -236,7 +237,7 @@ class Router:
         return self._lists_question(target, lambda _: request, _as_they_are)
 
     def step_walks(self, node: np.ndarray, walk: np.ndarray, key: int, direction: WalkDirection = "in") -> np.ndarray:
-        """The next node of each walk: a uniform neighbor, or the node itself if it has none."""
+        """The next node of each walk: a uniform neighbor of the walk's node, or the same node if it has no neighbor."""
         return ask([self.step_question(node, walk, key, direction)])[0].neighbor
 
     def step_question(
@@ -254,7 +255,7 @@ class Router:
         split_set: int | None = None,
         encodings: tuple[str, ...] = (),
     ) -> NodeRows:
-        """Rows of `node`, in its order, with the named stored encodings. Features travel as they are stored and become float32 here."""
+        """Rows of `node`, in the order of `node`, with the named stored encodings. Features travel in their stored form and become float32 here."""
         return fetch_rows([(self, node, Columns(feature, split_set, encodings))])[0]
 
     def put_rows(self, stored: NodeRows, row: np.ndarray | None, into: NodeRows, position: np.ndarray) -> None:
@@ -278,14 +279,14 @@ class Router:
 
     @property
     def is_near(self) -> np.ndarray:
-        """bool [owners]: owners in this process, which write rows directly to their places."""
+        """bool [owners]: True for owners in this process, which write rows directly to their places."""
         return np.array([owner is not None for owner in self._near])
 
     def row_requests(
         self, node: np.ndarray, *, feature: bool, split_set: int | None, encodings: tuple[str, ...] = ()
     ) -> tuple[list[tuple[PlaceRows, np.ndarray | slice]], list[tuple[int, FetchRows, np.ndarray]]]:
-        """(near, far), each with the positions of its nodes in `node`: functions that place the rows of owners in this process, and requests to the
-        other owners by number."""
+        """(near, far). `near`: functions that place the rows of owners in this process. `far`: indices of the other owners with their requests. Each entry also
+        has the positions of its nodes in `node`."""
         near: list[tuple[PlaceRows, np.ndarray | slice]] = []
         far: list[tuple[int, FetchRows, np.ndarray]] = []
         only_group: list[tuple[int, np.ndarray | slice]] = [(0, slice(None))]  # a single owner checks the ids itself
@@ -310,7 +311,7 @@ class Router:
         encodings: tuple[str, ...],
         stored: bool = False,
     ) -> NodeRows:
-        """Uninitialised rows of `length` nodes, as `fetch` returns them or, if `stored`, as owners reply."""
+        """Uninitialised rows of `length` nodes: in the form that `fetch` returns or, if `stored`, in the form of owners' replies."""
         manifest = self.manifest
         rows, width, dtype = manifest.feature_rows, manifest.feature_dim, np.dtype(np.float32)
         if stored and rows is not None:
@@ -332,7 +333,7 @@ class Router:
         return self.list_found(permanent_id).node
 
     def list_found(self, permanent_id: np.ndarray) -> NodeList:
-        """The nodes with these permanent ids, in their order. Asks every owner; needs no table of all nodes."""
+        """The nodes with these permanent ids, in the order of the ids. Sends one request to every owner; needs no table of all nodes."""
         ids = integer_ids(permanent_id).astype(np.int64, copy=False)
         listed = self._list_nodes(self._owners, FindNodes(np.sort(ids)))
         place = np.searchsorted(listed.original_id, ids)
@@ -357,7 +358,7 @@ class Router:
         return self._list_nodes(self._owners, ListSplit(split_set, code))
 
     def list_links(self, split: int) -> list[LinkRows]:
-        """The stored links with this split code, one reply per owner."""
+        """The stored links with this split code: one reply per owner."""
         pending = [owner.submit(ListLinks(split)) for owner in self._owners]
         return [expect(each.result(), LinkRows) for each in pending]
 
@@ -369,31 +370,31 @@ class Router:
     def list_chunk(
         self, key: int, chunk: int, num_chunks: int, count: int = 1, partition: int | None = None
     ) -> NodeList:
-        """All nodes of the chunks [chunk, chunk + count) of a random cut of the graph, or of one partition, ascending in permanent id."""
+        """All nodes of the chunks [chunk, chunk + count), ascending in permanent id. The chunks belong to a random cut of the graph, or of one partition."""
         owners = self._owners if partition is None else [self._owners[partition]]
         return self._list_nodes(owners, ListChunk(key, chunk, num_chunks, count))
 
     def list_partitions(self, partitions: Sequence[int]) -> NodeList:
-        """All nodes of these distinct partitions (at least one), ascending in permanent id. Asks only their owners."""
+        """All nodes of these distinct partitions (at least one), ascending in permanent id. Sends requests only to their owners."""
         whole = ListChunk(key=0, chunk=0, num_chunks=1)
         return self._list_nodes([self._owners[partition] for partition in partitions], whole)
 
     def _list_nodes(self, owners: Sequence[Owner], request: Request) -> NodeList:
-        """The nodes that these owners list, ascending in permanent id. All owners are asked at once."""
+        """The nodes that these owners list, ascending in permanent id. All owners receive the request at once."""
         pending = [owner.submit(request) for owner in owners]
         return ascending_nodes([expect(each.result(), NodeList) for each in pending])
 
     def _requests_at(
         self, node: np.ndarray, build: Callable[[np.ndarray | slice], PartRequest]
     ) -> tuple[list[tuple[Owner, PartRequest]], list[np.ndarray | slice]]:
-        """(owner, request) pairs, and the positions of each owner's nodes, from which `build` makes the request."""
+        """(owner, request) pairs, and the positions of each owner's nodes. `build` makes a request from these positions."""
         if len(self._owners) == 1:
             return [(self._owners[0], build(slice(None)))], [slice(None)]
         groups = self._groups(node)
         return [(self._owners[index], build(group)) for index, group in groups], [group for _, group in groups]
 
     def _groups(self, node: np.ndarray) -> list[tuple[int, np.ndarray]]:
-        """(owner, positions of its nodes) for every owner of a node; without nodes, the first owner with none."""
+        """(owner, positions of its nodes) for every owner of a node. If `node` is empty: the first owner, with no positions."""
         try:
             order, ends = group_by_owner(node, self._offsets)
         except IndexError as error:
@@ -414,18 +415,19 @@ class Router:
         build: Callable[[np.ndarray | slice], PartRequest],
         then: Callable[[NeighborLists], Answer],
     ) -> Question[Answer]:
-        """A question whose requests `build` makes from the positions of each owner's nodes; the answer is `then` of the merged lists."""
+        """A question with lists as replies. `build` makes each request from the positions of the owner's nodes; `then` makes the answer from the merged
+        lists."""
         requests, groups = self._requests_at(node, build)
         return Question(requests, lambda replies: then(_merge_lists(replies, groups, len(node))))
 
 
-Wanted = tuple[Router, np.ndarray, Columns]  # rows of these nodes, by stored ids
+Wanted = tuple[Router, np.ndarray, Columns]  # a router, stored ids of nodes, and the columns to fetch
 AskedRows = tuple[list[tuple[PlaceRows, np.ndarray | slice]], list[tuple[PendingRows, np.ndarray]]]
 
 
 def ask_rows(wanted: Sequence[Wanted]) -> list[AskedRows]:
-    """Asks for rows of each router's nodes, all at once, in one message per owner elsewhere. Per router (near, far) as in `Router.row_requests`, but
-    `far` are replies under way."""
+    """Requests rows of each router's nodes, all at once, in one message per owner elsewhere. Returns (near, far) per router, like `Router.row_requests`, but
+    `far` holds replies that have not arrived yet."""
     asked = [router.row_requests(node, **vars(columns)) if len(node) else ([], []) for router, node, columns in wanted]
     requests = [
         (router.owner(index), request)
@@ -440,11 +442,11 @@ def ask_rows(wanted: Sequence[Wanted]) -> list[AskedRows]:
 
 
 def fetch_rows(wanted: Sequence[Wanted]) -> list[NodeRows]:
-    """Rows of each router's nodes, in their order (`Router.fetch`); all are requested at once."""
+    """Rows of each router's nodes, in the order of the nodes (`Router.fetch`). All rows are requested at once."""
     wanted = [(router, integer_ids(ids), columns) for router, ids, columns in wanted]
     rows = [router.empty_rows(len(node), **vars(columns)) for router, node, columns in wanted]
     asked = ask_rows(wanted)
-    for into, (near, _) in zip(rows, asked, strict=True):  # while owners elsewhere answer
+    for into, (near, _) in zip(rows, asked, strict=True):  # runs while owners elsewhere answer
         for place, group in near:
             place(into, group)
     for (router, *_), into, (_, far) in zip(wanted, rows, asked, strict=True):
@@ -461,10 +463,10 @@ def local_router(
     far: Mapping[int, Owner] | None = None,
     tables: NodeTables | None = None,
 ) -> Router:
-    """Router over all partitions of a graph in this process, except those with an owner elsewhere (`far`, by partition).
+    """Router over all partitions of a graph in this process, except the partitions in `far`, whose owners are elsewhere.
 
-    `watch` may wrap the owner of each partition in this process, to see its messages (`graphmill.samplers.access.traffic.Traffic`).
-    `tables`: for a relation, the tables of its neighbors.
+    `watch` may wrap the owner of each partition in this process to count its messages (`graphmill.samplers.access.traffic.Traffic`). `tables`: for a relation,
+    the tables of its neighbors.
     """
     num_nodes, tables, owners = graph.manifest.num_nodes, tables or NodeTables(graph), dict(far or {})
     for index in range(graph.num_partitions):
@@ -476,7 +478,7 @@ def local_router(
 
 
 def ascending_nodes(lists: Sequence[NodeList]) -> NodeList:
-    """The nodes of several lists as one, ascending in permanent id."""
+    """Merges several lists of nodes into one list, ascending in permanent id."""
     node, original_id, time = (join_columns([getattr(each, name) for each in lists]) for name in vars(lists[0]))
     assert node is not None
     assert original_id is not None
@@ -484,7 +486,7 @@ def ascending_nodes(lists: Sequence[NodeList]) -> NodeList:
 
 
 def _no_lists(manifest: Manifest, columns: tuple[EdgeColumn, ...], length: int) -> NeighborLists:
-    """Empty lists of `length` nodes, with the requested columns in their dtypes."""
+    """`length` empty lists, with the requested columns in their dtypes."""
     empty: dict[str, np.ndarray] = {
         "id": np.empty(0, np.int64),
         "weight": np.empty(0, np.float32),
@@ -500,7 +502,7 @@ def _as_they_are(lists: NeighborLists) -> NeighborLists:
 
 
 def _merge_lists(parts: Sequence[Reply], groups: list[np.ndarray | slice], length: int) -> NeighborLists:
-    """Lists put back in the order of the question."""
+    """Merges the owners' lists into the order of the question's nodes."""
     replies = [expect(reply, NeighborLists) for reply in parts]
     if len(replies) == 1 and isinstance(groups[0], slice):
         return replies[0]
@@ -531,7 +533,7 @@ def _merge_degrees(parts: Sequence[Reply], groups: list[np.ndarray | slice], len
 
 
 def _cut_lists(lists: NeighborLists, nodes: slice, entries: slice) -> NeighborLists:
-    """The lists of these nodes, which have these entries."""
+    """A part of the lists: `nodes` is the range of nodes, `entries` is the range of their entries."""
     columns = {name: None if (column := getattr(lists, name)) is None else column[entries] for name in EDGE_COLUMNS}
     return NeighborLists(lists.count[nodes], lists.neighbor[entries], **columns)
 
@@ -541,7 +543,7 @@ def _column_like(piece: np.ndarray | None, length: int) -> np.ndarray | None:
 
 
 def _scatter(pieces: list[np.ndarray], groups: list[np.ndarray | slice], length: int) -> np.ndarray:
-    """Pieces put back in the order of the question."""
+    """Merges pieces into the order of the question's nodes."""
     if len(pieces) == 1 and isinstance(groups[0], slice):
         return pieces[0]
     merged = np.empty((length, *pieces[0].shape[1:]), pieces[0].dtype)

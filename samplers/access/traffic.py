@@ -1,6 +1,6 @@
 """Counts the messages between a router and the owners of its partitions, by partition.
 
-Bytes are bytes of the arrays in requests and replies as they travel (`graphmill.samplers.access.narrow_ints`), without the transport's overhead.
+Bytes are the bytes of the arrays in requests and replies when they travel (`graphmill.samplers.access.narrow_ints`), without the transport's overhead.
 """
 
 import threading
@@ -12,7 +12,7 @@ import numpy as np
 from graphmill.samplers.access.narrow_ints import narrow_bytes
 from graphmill.samplers.vocabulary.messages import messages_in
 
-if TYPE_CHECKING:  # these import compiled loops; a report needs only the names of columns
+if TYPE_CHECKING:  # these modules import compiled loops; a report needs only the names of columns
     from graphmill.samplers.access.owners import LocalOwner, Owner, Pending
     from graphmill.samplers.vocabulary.messages import FetchRows, NodeRows, Reply, Request
 
@@ -20,14 +20,14 @@ COLUMNS = (
     "remote_requests",
     "sent_bytes",  # in requests to other processes
     "received_bytes",  # in their replies
-    "local_requests",  # answered in this process
-    "local_bytes",  # bytes that their requests and replies would have had on a wire
+    "local_requests",  # requests answered in this process
+    "local_bytes",  # bytes that local requests and their replies would take if they travelled
 )
 _REMOTE_REQUESTS, _SENT, _RECEIVED, _LOCAL_REQUESTS, _LOCAL = range(len(COLUMNS))
 
 
 class Traffic:
-    """Totals since its construction. Thread-safe."""
+    """Totals since construction. Thread-safe."""
 
     def __init__(self, num_partitions: int) -> None:
         self._counts = np.zeros((num_partitions, len(COLUMNS)), np.int64)
@@ -48,7 +48,7 @@ class Traffic:
         return dict(zip(COLUMNS, self.by_partition().T.tolist(), strict=True))
 
     def watch(self, owner: "Owner", partition: int) -> "Owner":
-        """The owner with its messages counted, as local messages if it answers in this process."""
+        """Wraps the owner so that its messages are counted. An owner that answers in this process has local messages."""
         from graphmill.samplers.access.owners import LocalOwner, StoreOwner
 
         if isinstance(owner, StoreOwner):
@@ -59,13 +59,13 @@ class Traffic:
 
 
 def array_bytes(message: "Request | Reply") -> int:
-    """Bytes, as they travel, of the arrays of a message and of the messages within it."""
+    """Bytes of the arrays in a message, and in the messages within it, when they travel."""
     own = sum(narrow_bytes(value) for value in vars(message).values() if isinstance(value, np.ndarray))
     return own + sum(array_bytes(part) for part in messages_in(message))
 
 
 class WatchedRemote:
-    """An owner that answers later, elsewhere or in this process, with its messages counted."""
+    """Counts the messages of an owner that answers later, elsewhere or in this process."""
 
     def __init__(self, owner: "Owner", partition: int, traffic: Traffic, *, is_here: bool = False) -> None:
         self._owner, self._partition, self._traffic = owner, partition, traffic
@@ -93,7 +93,7 @@ class _WatchedReply:
 
 
 class WatchedLocal:
-    """An owner that answers immediately in this process, with its messages counted. It also places rows."""
+    """Counts the messages of an owner that answers immediately in this process, and the rows that it places."""
 
     def __init__(self, owner: "LocalOwner", partition: int, traffic: Traffic) -> None:
         self._owner, self._partition, self._traffic = owner, partition, traffic

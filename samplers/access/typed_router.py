@@ -1,7 +1,7 @@
 """The client that samplers use for a typed graph: a router for the rows of each type, and a router for the lists of each relation.
 
-A type is served as a plain graph without edges. A relation is served as a plain graph of the target type's nodes, whose neighbors are nodes of the
-source type.
+A type is served as a plain graph without edges. A relation is served as a plain graph whose nodes are of the target type and whose neighbors are of the source
+type.
 """
 
 import hashlib
@@ -20,9 +20,9 @@ from graphmill.storage.graph import StoredGraph, TypedGraph
 
 
 class TypedRouter:
-    """A whole typed graph: routers by type and by relation, in the graph's order, which is also the order in batches.
+    """A whole typed graph: routers by type and by relation. Their order is the graph's order, which is also the order in batches.
 
-    Raises ConfigError if a relation joins a type that the graph lacks.
+    Raises ConfigError if a relation joins a type that the graph does not have.
     """
 
     def __init__(self, nodes: Mapping[str, Router], edges: Mapping[Relation, Router]) -> None:
@@ -46,7 +46,7 @@ class TypedRouter:
         return np.all([router.is_near for router in self.nodes.values()], axis=0)
 
     def link_tables(self, named: str | None) -> LinkTables:
-        """The link tables of a relation; None: of the relation whose links are held out. Raises ConfigError if there is none."""
+        """The link tables of a relation; None: the tables of the relation whose links are held out. Raises ConfigError if there is no such relation."""
         relation = Relation.of(named) if named else None
         for each, router in self.edges.items():
             if each == relation or (relation is None and router.manifest.links is not None):
@@ -71,7 +71,7 @@ def typed_router(
     watch: Callable[[Owner, int], Owner] = lambda owner, _: owner,
     far: Mapping[int, Owner] | None = None,
 ) -> TypedRouter:
-    """Router over all partitions of a typed graph; an owner in `far` has all parts of its partition. Arguments are those of `local_router`."""
+    """Router over all partitions of a typed graph. An owner in `far` has all parts of its partition. The arguments are the same as for `local_router`."""
 
     def part_router(part: StoredGraph, name: str, tables: NodeTables | None = None) -> Router:
         owners = {index: PartOfOwner(owner, name) for index, owner in (far or {}).items()}
@@ -91,7 +91,7 @@ def whole_router(
     watch: Callable[[Owner, int], Owner] = lambda owner, _: owner,
     far: Mapping[int, Owner] | None = None,
 ) -> Router | TypedRouter:
-    """Router over all partitions of a plain or typed graph. Arguments are those of `local_router`."""
+    """Router over all partitions of a plain or typed graph. The arguments are the same as for `local_router`."""
     if isinstance(graph, TypedGraph):
         return typed_router(graph, verify=verify, watch=watch, far=far)
     return local_router(graph, verify=verify, watch=watch, far=far)

@@ -1,7 +1,7 @@
-"""Compiles the loops behind an owner's replies before the first request.
+"""Compiles the loops that owners run to reply, before the first request.
 
-In a fresh environment the compiler takes seconds per loop, so one partition server of a host compiles for all. Loading the loops from the cache
-takes tenths of a second.
+In a fresh environment the compiler takes seconds per loop. Therefore one partition server of a host compiles for all. Loading the loops from the cache takes
+tenths of a second.
 """
 
 import numpy as np
@@ -24,7 +24,7 @@ from graphmill.storage.graph import TypedGraph
 
 @one_compiles_for_all()
 def warm_up(owner: PartitionOwner, manifest: Manifest) -> None:
-    """Answers the most common kinds of requests, each about no nodes."""
+    """Makes the owner answer the most common kinds of requests, each with an empty list of nodes."""
     node, index = np.empty(0, np.int64), np.empty(0, manifest.index_dtype)
     direction: WalkDirection = "both" if manifest.symmetric or manifest.has_out_edges else "in"
     requests: list[Request] = [
@@ -41,7 +41,7 @@ def warm_up(owner: PartitionOwner, manifest: Manifest) -> None:
 
 @one_compiles_for_all()
 def warm_up_parts(owner: PartsOwner, graph: TypedGraph) -> None:
-    """`warm_up` for the parts of a typed graph."""
+    """Runs `warm_up` for the parts of a typed graph."""
     node = np.empty(0, np.int64)
     for relation in graph.relations:
         part, dtype = str(relation), graph.relation(relation).manifest.index_dtype

@@ -1,1 +1,1 @@
-"""Minibatches in all forms: on a device, as layers, as PyG's Data, as DGL's blocks. Imports: samplers.access and below."""
+"""Minibatches in all forms: as tensors on a device, as layers, as PyG's Data, as DGL's blocks. Imports: samplers.access and below."""

@@ -1,4 +1,4 @@
-"""The last stages of a batch: into page-locked memory, and from there to the GPU during the computation. On a CPU both do nothing."""
+"""The last stages of a batch: the copy into page-locked memory, and from there the copy to the GPU during computation. On a CPU both do nothing."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import is_dataclass, replace
@@ -8,11 +8,11 @@ import torch
 
 from graphmill.samplers.vocabulary.stage_clock import stage
 
-Batch = TypeVar("Batch")  # a frozen dataclass, some of whose fields are tensors, or dictionaries of such dataclasses
+Batch = TypeVar("Batch")  # a frozen dataclass; fields are tensors, dictionaries of such dataclasses, or other values
 
 
 def map_tensors(batch: Batch, change: Callable[[torch.Tensor], torch.Tensor]) -> Batch:
-    """The batch with every tensor changed, also the tensors of its tables."""
+    """The batch with `change` applied to every tensor, including the tensors of its tables."""
 
     def changed(value: Any) -> Any:
         return {key: map_tensors(part, change) for key, part in value.items()} if _is_tables(value) else change(value)
@@ -44,14 +44,14 @@ def tensor_bytes(batch: Any) -> int:
 
 
 class DeviceCopy:
-    """Copies batches to one device on a separate stream. A sampling thread calls `send`, the thread that uses the batch `receive`."""
+    """Copies batches to one device on a separate stream. A sampling thread calls `send`; the thread that uses the batch calls `receive`."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
 
     def send(self, batch: Batch) -> tuple[Batch, torch.cuda.Event | None]:
-        """The batch, whose copy may still be under way, and the event of its arrival."""
+        """The batch, whose copy may not be finished, and the event that marks the end of the copy."""
         if self._stream is None:
             here = self._device.type == "cpu"
             return batch if here else map_tensors(batch, lambda tensor: tensor.to(self._device)), None
@@ -65,10 +65,10 @@ class DeviceCopy:
         return moved, arrived
 
     def receive(self, batch: Batch, arrived: torch.cuda.Event | None) -> Batch:
-        """The batch, for use on the current stream. The stream waits for the copy, the host does not."""
+        """The batch, for use on the current stream. The stream waits for the end of the copy; the host does not wait."""
         if arrived is not None:
             current = torch.cuda.current_stream(self._device)
             current.wait_event(arrived)
             for tensor in batch_tensors(batch):
-                tensor.record_stream(current)  # keeps its memory until this stream is done with it
+                tensor.record_stream(current)  # torch keeps the tensor's memory until this stream has finished with it
         return batch

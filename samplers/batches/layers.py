@@ -1,7 +1,7 @@
 """A neighbor-sampled batch as directed layers, like DGL's blocks and PyG's `trim_to_layer`.
 
-With L hops, layer l = 0 … L - 1 carries messages from the nodes within L - l hops of the roots to the nodes within L - 1 - l hops. Nodes keep the
-batch's numbers, so a layer's destinations are the first of its sources, and the last layer ends at the roots.
+With L hops, layer l = 0 … L - 1 carries messages from the nodes within L - l hops of the roots to the nodes within L - 1 - l hops. The nodes keep their
+positions in the batch. So the destinations of a layer are the first of its sources, and the destinations of the last layer are the roots.
 """
 
 from dataclasses import dataclass
@@ -23,13 +23,13 @@ class Layer:
 
 
 def build_layers(batch: TorchBatch, num_hops: int) -> tuple[Layer, ...]:
-    """The layers of a batch of `num_hops` fan-outs, widest first.
+    """The layers of a batch with `num_hops` fanouts, widest first.
 
-    Raises ConfigError if the batch has no sampled edges around roots: its hops are unknown, or its edges are induced.
+    Raises ConfigError if the batch has no sampled edges around roots: if its hops are unknown, or if its edges are induced.
     """
     if batch.hop is None or batch.graph_ptr is not None or num_hops < 1:
         raise ConfigError("layers: expected a batch of the neighbor sampler and its number of hops")
-    # Number of nodes within 0, 1, … hops; hop numbers ascend in a batch.
+    # Number of nodes within 0, 1, … hops: hop numbers ascend in a batch.
     within = torch.searchsorted(batch.hop, torch.arange(num_hops + 1, dtype=batch.hop.dtype), right=True).tolist()
     if within[-1] != len(batch.node_id) or int(batch.indptr[within[-2]]) != len(batch.indices):
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""A batch of links: its roots are the ends of links and of their negatives; columns say which roots form a pair."""
+"""A batch of links: its roots are the ends of the links and of their negatives. Further columns define which roots form a pair."""
 
 from dataclasses import dataclass, fields, replace
 from typing import Any, Generic, Protocol, TypeVar
@@ -19,8 +19,8 @@ Edges = TypeVar("Edges")  # a minibatch, or the edges of one relation
 class OfLinks(Generic[Array]):
     """The links of a batch, in addition to its nodes and edges.
 
-    Link i joins the roots link_source[i] and link_destination[i]. Roots are named by their places in `root_index`. If links join two types of a typed
-    graph, places continue from `root_index` (the nodes where links may end) into `second_index`.
+    Link i joins the roots link_source[i] and link_destination[i]. A root is named by its position in `root_index`. If links join two types of a typed graph,
+    `root_index` has the nodes where links may end, and the positions continue into `second_index`.
     """
 
     link_source: Array | None = None  # int64 [m]
@@ -28,11 +28,11 @@ class OfLinks(Generic[Array]):
     is_link: Array | None = None  # int8 [m]: 1 for a link, 0 for a pair without one
     link_split: Array | None = None  # int8 [m]
     link_relation: Array | None = None  # int64 [m], in a knowledge graph
-    negative: Array | None = None  # int64 [m, k], ends that replace the destination; -1 pads shorter lists
-    negative_source: Array | None = None  # int64 [m, k]; None: the link's own source
-    # int64 [2, q]: (link, root) pairs that the link's destination is not ranked against; None: it is ranked against `negative`.
+    negative: Array | None = None  # int64 [m, k], roots that replace the destination; -1 pads shorter lists
+    negative_source: Array | None = None  # int64 [m, k], sources of the negatives; None: the link's own source
+    # int64 [2, q]: (link, root) pairs; the link's destination is not ranked against the root. None: it is ranked against `negative`.
     known: Array | None = None
-    top_k: int = 0  # above 0: each source's best destinations are asked for, except those in `known`
+    top_k: int = 0  # above 0: each source's best destinations are requested, except those in `known`
 
 
 @dataclass(frozen=True, repr=False)
@@ -94,7 +94,7 @@ class TorchTypedLinkBatch(_Tensors, TypedBatch[torch.Tensor]):
 
 
 def links_to_torch(batch: LinkBatch | TypedLinkBatch) -> TorchLinkBatch | TorchTypedLinkBatch:
-    """Tensors over the batch's own arrays, as `to_torch` and `typed_to_torch`."""
+    """Tensors over the batch's own arrays, like `to_torch` and `typed_to_torch`."""
     own = {field.name: getattr(batch, field.name) for field in fields(OfLinks)}
     tensors: dict[str, Any] = {
         name: torch.from_numpy(value) if isinstance(value, np.ndarray) else value for name, value in own.items()
@@ -105,7 +105,7 @@ def links_to_torch(batch: LinkBatch | TypedLinkBatch) -> TorchLinkBatch | TorchT
 
 
 def without_links(batch: MiniBatch, source: np.ndarray, destination: np.ndarray) -> MiniBatch:
-    """The minibatch without the edges that join these pairs of permanent ids, in either direction. Its nodes stay."""
+    """The minibatch without the edges, in either direction, that join these pairs of permanent ids. All nodes stay."""
     return _without(batch, batch.node_id, batch.node_id, source, destination, either_way=True)
 
 
@@ -116,7 +116,8 @@ def without_typed_links(
     source: np.ndarray,
     destination: np.ndarray,
 ) -> TypedBatch[np.ndarray]:
-    """The batch without the relation's edges that join these pairs and their reverses in `reverse`; within one type, in either direction."""
+    """The batch without the edges of the relation that join these pairs, and without their reverses in `reverse`. Within one type, edges in either direction
+    are removed."""
     edges, either_way = dict(batch.edges), relation.source == relation.target
     for each, pairs in ((relation, (source, destination)), (reverse, (destination, source))):
         if each is not None:
@@ -134,7 +135,7 @@ def _without(
     *,
     either_way: bool,
 ) -> Edges:
-    """`edges` without those that join these pairs of permanent ids; `source_id`, `target_id`: permanent ids of the nodes that `edges` name."""
+    """`edges` without the edges that join these pairs of permanent ids. `source_id` and `target_id` are the permanent ids of the nodes that `edges` names."""
     table: Any = edges
     if not len(source):
         return edges
@@ -160,13 +161,13 @@ def _without(
 
 
 def _places(ends: np.ndarray, node_id: np.ndarray) -> np.ndarray:
-    """int64: each node's place in `ends`, -1 for other nodes."""
+    """int64: the position of each node in `ends`; -1 for nodes that are not in `ends`."""
     place = np.minimum(np.searchsorted(ends, node_id), len(ends) - 1)
     return np.where(ends[place] == node_id, place, -1)
 
 
 def _pair(begin: np.ndarray, end: np.ndarray, count: int, either_way: bool) -> np.ndarray:
-    """int64: a number for each pair; with `either_way`, a pair and its reverse have the same number."""
+    """int64: one integer per pair, equal for equal pairs; with `either_way`, a pair and its reverse have the same integer."""
     if either_way:
         begin, end = np.minimum(begin, end), np.maximum(begin, end)
     return begin.astype(np.int64) * count + end

@@ -1,4 +1,4 @@
-"""A minibatch: a sampler's result as numpy arrays and, in the last step, as torch tensors over the same memory."""
+"""A minibatch: a sampler's result as numpy arrays and, in the last stage, as torch tensors over the same memory."""
 
 from dataclasses import dataclass, fields
 from typing import Any, Generic, TypeVar
@@ -15,7 +15,7 @@ Array = TypeVar("Array", np.ndarray, torch.Tensor)
 
 @dataclass(frozen=True)
 class ShardOf:
-    """The whole graph, if a batch is one rank's shard of it."""
+    """Sizes of the whole graph, for a batch that is one rank's shard of the graph."""
 
     bounds: tuple[int, ...]  # rank r has the stored nodes [bounds[r], bounds[r + 1])
     symmetric: bool  # the graph has the reverse of every edge
@@ -25,12 +25,12 @@ class ShardOf:
 class Subgraph(Generic[Array]):
     """The columns of a minibatch that have the same names as numpy arrays and as tensors.
 
-    Row i of (indptr, indices) lists the nodes that send messages to node i: the sources of its in-edges, or the neighbors of the sampler's
-    direction. In a shard `indices` are stored ids of the whole graph, in the graph's integer type.
+    Row i of (indptr, indices) lists the nodes that send messages to node i. These are the sources of its in-edges, or its neighbors in the sampler's direction.
+    In a shard `indices` are stored ids of the whole graph, in the graph's integer type.
     """
 
     epoch: int
-    index: int  # number of the batch in its epoch, over all ranks
+    index: int  # index of the batch in its epoch, counted over all ranks
     node_id: Array  # int64 [n], permanent ids
     indptr: Array  # int64 [n + 1]: in-edges of node i are indices[indptr[i]:indptr[i + 1]]
     indices: Array  # int32 [e], positions of the sources in node_id
@@ -41,11 +41,11 @@ class Subgraph(Generic[Array]):
     score: Array | None = None  # float32 [n], closeness to the root of its subgraph
     loss_weight: Array | None = None  # float32 [n], weight of a root's loss in the sum
     edge_coefficient: Array | None = None  # float32 [e], weight of a message
-    degree: Array | None = None  # int64 [n], in-edges in the whole graph, which the coefficients estimate
+    degree: Array | None = None  # int64 [n], in-edges in the whole graph; the coefficients estimate sums over them
     edge_id: Array | None = None  # int64 [e], permanent ids
     edge_weight: Array | None = None  # float32 [e]
     edge_time: Array | None = None  # int64 [e]
-    root_time: Array | None = None  # int64 [n], time of the root from which the node was reached
+    root_time: Array | None = None  # int64 [n], time of the root from which the search reached the node
     edge_feature: Array | None = None  # float32 [e, edge_feature_dim]
     encoding: Array | None = None  # float32 [n, sum of dims]: the requested stored encodings, concatenated
     encoding_names: tuple[str, ...] = ()
@@ -74,10 +74,10 @@ class Subgraph(Generic[Array]):
 
 @dataclass(frozen=True, repr=False)
 class MiniBatch(Subgraph[np.ndarray]):
-    """A subgraph with rows and roots, byte-identical for every partitioning and sampling host."""
+    """A subgraph with rows and roots. It is byte-identical for every partitioning and every sampling host."""
 
     feature: np.ndarray | None = None  # float32 [n, feature_dim]
-    # int64 or float32 [n], or int8 [n, num_classes] answers (1, 0, -1 not known); use only the roots' labels for a loss
+    # int64 or float32 [n], or int8 [n, num_classes] answers (1, 0; -1: not known); a loss may use only the roots' labels
     label: np.ndarray | None = None
 
     @property
@@ -87,14 +87,14 @@ class MiniBatch(Subgraph[np.ndarray]):
 
 @dataclass(frozen=True, repr=False)
 class TorchBatch(Subgraph[torch.Tensor]):
-    """A minibatch as tensors, for a training step: x and y are the features (float32) and labels of `MiniBatch`."""
+    """A minibatch as tensors, for a training step. x and y are the features (float32) and labels of `MiniBatch`."""
 
     x: torch.Tensor | None = None
     y: torch.Tensor | None = None
 
     @property
     def target(self) -> torch.Tensor:
-        """Labels of the roots, with which predictions are compared."""
+        """Labels of the roots; predictions are compared with them."""
         assert self.y is not None
         return self.y[self.root_index]
 
@@ -113,12 +113,12 @@ class TorchBatch(Subgraph[torch.Tensor]):
 
 
 def as_tensor(array: np.ndarray) -> torch.Tensor:
-    """A tensor over the array's memory, or over a copy of a read-only array."""
+    """A tensor over the array's memory; for a read-only array, over a copy."""
     return torch.from_numpy(array if array.flags.writeable else array.copy())
 
 
 def to_torch(batch: MiniBatch) -> TorchBatch:
-    """Tensors over the batch's own arrays; read-only arrays are copied once, features of another type become float32."""
+    """Tensors over the batch's own arrays. Read-only arrays are copied once; features of another type become float32."""
     renamed = {"feature": "x", "label": "y"}
     values: dict[str, Any] = {
         renamed.get(field.name, field.name): getattr(batch, field.name) for field in fields(MiniBatch)

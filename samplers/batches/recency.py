@@ -1,15 +1,16 @@
-"""The age of a node's newest edge at its root's time, as fixed cosines that are appended to the node's features.
+"""The age of a node's newest edge at its root's time, encoded as fixed cosines that are appended to the node's features.
 
-GraphMixer's time encoding (arXiv:2302.11636, section 3.1): z_i = cos(age · α^(-(i-1)/β)) for i = 1 … d, with α = β = √d. The age of a copy of a node
-(`graphmill.samplers.drawing.timed_copies`) is its root's time minus the time of the newest edge by which the batch reaches the copy; a root has age 0.
-The unit of ages matters: the longest period of d cosines is 2π · √d^((d-1)/√d) units, 1,137 for d = 16 and about 5 · 10^10 for d = 100.
+This is GraphMixer's time encoding (arXiv:2302.11636, section 3.1): z_i = cos(age · α^(-(i-1)/β)) for i = 1 … d, with α = β = √d. A copy of a node
+(`graphmill.samplers.drawing.timed_copies`) belongs to one root time. Its age is this time minus the time of the newest edge by which the batch reaches the
+copy; a root has age 0. The unit of ages matters: the longest period of d cosines is 2π · √d^((d-1)/√d) units. For d = 16 that is 1,137 units, for d = 100 about
+5 · 10^10.
 """
 
 import numpy as np
 
 
 def encode_ages(age: np.ndarray, dim: int, unit: float = 1.0) -> np.ndarray:
-    """float32 [n, dim]: the module's z of age / unit, for ages [n] in the unit of times."""
+    """float32 [n, dim]: the encoding z of age / unit (see the module), for ages [n] in the unit of the times."""
     root = np.sqrt(dim)
     frequency = root ** (-np.arange(dim) / root)
     return np.cos((np.asarray(age, np.float64) / unit)[:, None] * frequency).astype(np.float32)

@@ -1,7 +1,7 @@
 """Batches as DGL graphs and blocks. DGL is a separate extra (`dgl==1.1.3`, packaging, pandas), imported at the first call.
 
-DGL 1.1.3 is the last release that works with a current torch (Python 3.11); later releases need torch <= 2.2.
-Set DGL_BACKEND=pytorch before the first call; otherwise DGL writes its choice into the home directory.
+DGL 1.1.3 is the last release that works with a current torch (Python 3.11); later releases need torch <= 2.2. Set DGL_BACKEND=pytorch before the first call;
+otherwise DGL writes a configuration file with its choice into the home directory.
 """
 
 from typing import Any
@@ -14,10 +14,10 @@ from graphmill.samplers.batches.minibatch import TorchBatch
 
 
 def to_dgl(batch: TorchBatch) -> Any:
-    """The batch as one `DGLGraph` with messages along its edges; its CSC is the batch's own, except `indices`, which become int64.
+    """The batch as one `DGLGraph` with messages along its edges. The graph's CSC uses the batch's own arrays, except `indices`, which become int64.
 
-    Columns that the batch has: ndata: feat, label, _ID (permanent ids), is_root, split, hop, score, loss_weight, degree, root_time and stored
-    encodings by name; edata: _ID, weight, feat, edge_coefficient, edge_time.
+    Columns that the batch has are in ndata and edata. ndata: feat, label, _ID (permanent ids), is_root, split, hop, score, loss_weight, degree, root_time and
+    stored encodings by name. edata: _ID, weight, feat, edge_coefficient, edge_time.
     """
     dgl = _import_dgl()
     graph = dgl.graph(

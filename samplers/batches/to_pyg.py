@@ -1,6 +1,6 @@
 """Batches as PyG `Data` or `HeteroData`, and a stored graph behind PyG's `FeatureStore` and `GraphStore`. Needs torch-geometric (extra: pyg).
 
-PyG numbers nodes as the stored graph does; `original_id` is a column of the nodes. Written against torch-geometric 2.8.
+PyG's node indices are the stored ids of the graph; `original_id` is a column of the nodes. Written against torch-geometric 2.8.
 """
 
 import warnings
@@ -39,16 +39,16 @@ def to_pyg(batch: TypedBatch[torch.Tensor]) -> HeteroData: ...
 
 
 def to_pyg(batch: TorchBatch | TypedBatch[torch.Tensor]) -> Data | HeteroData:
-    """The batch as PyG's loaders give it: a TorchBatch as `Data`, a typed batch as `HeteroData`."""
+    """The batch in the form that PyG's loaders return: a TorchBatch as `Data`, a typed batch as `HeteroData`."""
     return _hetero_data(batch) if isinstance(batch, TypedBatch) else _data(batch)
 
 
 def _data(batch: TorchBatch) -> Data:
     """A batch of a plain graph: x, edge_index, y, n_id (permanent ids), and the batch's other columns under their own names.
 
-    Tensors are the batch's own, except `edge_index` int64 [2, e]: source, destination. `root_index` names the roots; `batch_size` is their number if
-    they come first, as in the neighbor sampler's batches. Packed subgraphs get `batch` and `ptr`, edges `e_id` and `edge_attr`. Stored encodings
-    have their own names (`data["rwse-20"]`).
+    Tensors are the batch's own, except `edge_index` int64 [2, e], which has sources and destinations. `root_index` has the positions of the roots. `batch_size`
+    is the number of roots; it is set if the roots come first, as in the neighbor sampler's batches. Packed subgraphs also have `batch` and `ptr`; edges have
+    `e_id` and `edge_attr`. Stored encodings have their own names (`data["rwse-20"]`).
     """
     destination = torch.repeat_interleave(batch.indptr.diff(), output_size=len(batch.indices))
     data = Data(
@@ -79,15 +79,15 @@ def _put(store: Any, **columns: torch.Tensor | None) -> None:
 
 
 def _hetero_data(batch: TypedBatch[torch.Tensor]) -> HeteroData:
-    """A typed batch, for heterogeneous models and `trim_to_layer`. It has all types and relations of the graph; tensors are the batch's own, except edge_index.
+    """A typed batch, for heterogeneous models and `trim_to_layer`. It has all types and relations of the graph. Tensors are the batch's own, except edge_index.
 
     `data[type]` has x, y, n_id (permanent ids), hop, split, root_time, loss_weight, stored encodings by their names, and `num_sampled_nodes` by hop.
     `data[source, relation, target]` has edge_index [2, e], e_id, edge_weight, edge_attr, edge_time, edge_coefficient, degree (of target nodes) and
-    `num_sampled_edges` by hop. The roots' type has `root_index` and, if the roots come first (not in a chunk), `batch_size`. A batch of one
-    subgraph per root has `batch`, as with PyG's `disjoint=True`, for PPR also `score`, and no counts by hop.
+    `num_sampled_edges` by hop. The roots' type has `root_index`. It also has `batch_size` if the roots come first (not in a chunk). A batch of one subgraph per
+    root has `batch`, like PyG's `disjoint=True`, and no counts by hop; for PPR it also has `score`.
     """
     data = HeteroData()
-    # Edges among all nodes of a subgraph or a chunk lead to any hop.
+    # Edges among all nodes of a subgraph or a chunk may lead to any hop.
     by_hop = batch.roots.subgraph is None and batch.num_hops > 0
     for name, nodes in batch.nodes.items():
         _put(data[name], x=nodes.x, y=nodes.y, n_id=nodes.node_id, split=nodes.split, hop=nodes.hop)
@@ -98,7 +98,7 @@ def _hetero_data(batch: TypedBatch[torch.Tensor]) -> HeteroData:
         data[name].num_nodes = len(nodes)
         if by_hop:
             data[name].num_sampled_nodes = batch.layer_sizes(name)
-    if torch.equal(batch.root_index.cpu(), torch.arange(batch.num_roots)):  # a chunk's roots lie among its nodes
+    if torch.equal(batch.root_index.cpu(), torch.arange(batch.num_roots)):  # in a chunk roots are among other nodes
         data[batch.root_type].batch_size = batch.num_roots
     data[batch.root_type].root_index = batch.root_index
     for relation, edges in batch.edges.items():
@@ -117,7 +117,7 @@ def _hetero_data(batch: TypedBatch[torch.Tensor]) -> HeteroData:
 class RouterFeatureStore(FeatureStore):
     """Node columns of the graph behind a router: `x`, `y`, `original_id`, and masks of one split set.
 
-    Read-only. Rows are fetched on demand, with one request per owner; the index None fetches all rows.
+    Read-only. Rows are fetched when they are read, with one request per owner. The index None fetches all rows.
     """
 
     def __init__(self, router: Router, split_set: int = 0) -> None:
@@ -165,8 +165,8 @@ class RouterFeatureStore(FeatureStore):
 class StoredGraphStore(GraphStore):
     """The whole topology as one CSC in this process, for PyG's NeighborLoader.
 
-    With one partition, int32 indices and `index_dtype=torch.int32`, tensors are views of the mapped files and must not be written to. PyG's own
-    samplers take int64, at 8 bytes per edge.
+    With one partition, int32 indices and `index_dtype=torch.int32`, tensors are views of the mapped files and must not be written to. PyG's own samplers
+    require int64, which takes 8 bytes per edge.
     """
 
     def __init__(self, graph: StoredGraph, index_dtype: torch.dtype = torch.int64) -> None:
@@ -199,14 +199,14 @@ class StoredGraphStore(GraphStore):
 
 
 def pyg_stores(graph: StoredGraph, router: Router, split_set: int = 0) -> tuple[RouterFeatureStore, StoredGraphStore]:
-    """The argument `data` of PyG's `NeighborLoader`, whose `input_nodes` is then ("node", ids). The loader needs torch-sparse or pyg-lib."""
+    """The argument `data` of PyG's `NeighborLoader`; its `input_nodes` must then be ("node", ids). The loader needs torch-sparse or pyg-lib."""
     if graph.manifest.content_hash != router.manifest.content_hash:
         raise ConfigError("pyg_stores: expected a graph and a router of the same graph, got two graphs")
     return RouterFeatureStore(router, split_set), StoredGraphStore(graph)
 
 
 def _as_nodes(index: object, num_nodes: int) -> np.ndarray:
-    """An index of a TensorAttr as node ids."""
+    """Converts the index of a TensorAttr into node ids."""
     if isinstance(index, torch.Tensor | np.ndarray):
         node = np.asarray(index)
         return np.flatnonzero(node) if node.dtype == bool else node.astype(np.int64, copy=False)

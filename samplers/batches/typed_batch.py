@@ -1,4 +1,4 @@
-"""A minibatch of a typed graph: a table of nodes for each type, and a CSC for each relation, as numpy arrays or as tensors."""
+"""A minibatch of a typed graph, as numpy arrays or as tensors: a table of nodes for each type, and a CSC for each relation."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
@@ -15,20 +15,20 @@ from graphmill.storage.format.source import Relation
 
 @dataclass(frozen=True, repr=False)
 class TypedNodes(Generic[Array]):
-    """A batch's nodes of one type. Positions follow discovery: hop after hop, and in a hop relation after relation (of subgraphs: root after root).
+    """A batch's nodes of one type, in order of discovery: hop by hop, and within a hop relation by relation. In subgraphs, within a hop root by root.
 
-    A node in the subgraphs of several roots has a row for each.
+    A node that is in the subgraphs of several roots has a row for each root.
     """
 
     node_id: Array  # int64 [n], permanent ids
     hop: Array  # int16 [n], the hop that found the node
     split: Array | None = None  # int8 [n]
     x: Array | None = None  # float32 [n, feature_dim]
-    # int64 or float32 [n], or int8 [n, num_classes] answers (1, 0, -1 not known); use only the roots' labels for a loss
+    # int64 or float32 [n], or int8 [n, num_classes] answers (1, 0; -1: not known); a loss may use only the roots' labels
     y: Array | None = None
-    subgraph: Array | None = None  # int64 [n], in batches of one subgraph per root: the root's place in `root_index`
+    subgraph: Array | None = None  # int64 [n], with one subgraph per root: the root's position in `root_index`
     score: Array | None = None  # float32 [n], closeness to that root
-    root_time: Array | None = None  # int64 [n], time of the root from which the node was reached
+    root_time: Array | None = None  # int64 [n], time of the root from which the search reached the node
     encoding: Array | None = None  # float32 [n, sum of dims]: the requested encodings, if the type stores them
     loss_weight: Array | None = None  # float32 [n], weight of a root's loss in the sum
 
@@ -43,14 +43,14 @@ class TypedNodes(Generic[Array]):
 class TypedEdges(Generic[Array]):
     """A batch's edges of one relation: row i lists the sources of the edges that end in node i of the relation's target type."""
 
-    indptr: Array  # int64 [n + 1], n nodes of the target type: node i has the in-edges indices[indptr[i]:indptr[i + 1]]
+    indptr: Array  # int64 [n + 1], n target nodes: node i has the in-edges indices[indptr[i]:indptr[i + 1]]
     indices: Array  # int32 [e], positions of the sources among the nodes of the source type
     edge_id: Array | None = None  # int64 [e], permanent ids within the relation
     edge_weight: Array | None = None  # float32 [e]
     edge_time: Array | None = None  # int64 [e]
     edge_feature: Array | None = None  # float32 [e, edge_feature_dim]
     edge_coefficient: Array | None = None  # float32 [e], weight of a message
-    degree: Array | None = None  # int64 [n], in-edges in the whole graph, which the coefficients estimate
+    degree: Array | None = None  # int64 [n], in-edges in the whole graph; the coefficients estimate sums over them
 
     def __repr__(self) -> str:
         return describe(self)
@@ -61,26 +61,26 @@ class TypedEdges(Generic[Array]):
 
 @dataclass(frozen=True)
 class TypedShardOf:
-    """The whole graph, if a batch is one rank's shard of it: the same blocks of the stored nodes of every type."""
+    """Sizes of the whole graph, for a batch that is one rank's shard of the graph. A shard has the same blocks of the stored nodes of every type."""
 
     num_nodes: Mapping[str, int]  # by type
     num_blocks: int
     ends: tuple[int, ...]  # rank r has the blocks [ends[r], ends[r + 1])
 
     def block_starts(self, node_type: str) -> np.ndarray:
-        """int64 [num_blocks + 1]: the stored id of each block's first node, and the number of nodes."""
+        """int64 [num_blocks + 1]: the stored id of each block's first node, followed by the number of nodes."""
         return self.num_nodes[node_type] * np.arange(self.num_blocks + 1) // self.num_blocks
 
 
 @dataclass(frozen=True, repr=False)
 class TypedBatch(Generic[Array]):
-    """A batch around roots of one type, or of two types for links between them. As arrays it is byte-identical for every partitioning and sampling host.
+    """A batch around roots of one type; for links between two types, around roots of both. As arrays it is byte-identical for every partitioning and host.
 
-    It has all types and relations of the graph, in the graph's order, also empty ones. In a shard `indices` are stored ids of the source type.
+    It has all types and relations of the graph, in the graph's order, including empty ones. In a shard `indices` are stored ids of the source type.
     """
 
     epoch: int
-    index: int  # number of the batch in its epoch, over all ranks
+    index: int  # index of the batch in its epoch, counted over all ranks
     num_hops: int
     root_type: str
     root_index: Array  # int64 [r], positions of the roots among the nodes of their type
@@ -88,7 +88,7 @@ class TypedBatch(Generic[Array]):
     edges: Mapping[Relation, TypedEdges[Array]]
     encoding_names: tuple[str, ...] = ()
     shard: TypedShardOf | None = None
-    second_type: str = ""  # type of further roots, after the roots of `root_type`
+    second_type: str = ""  # type of the further roots, which come after the roots of `root_type`
     second_index: Array | None = None  # int64 [r2], positions of the further roots among the nodes of their type
 
     def __repr__(self) -> str:
@@ -120,12 +120,12 @@ class TypedBatch(Generic[Array]):
 
     @property
     def roots(self) -> TypedNodes[Array]:
-        """The table of the roots' type; `root_index` are rows of it."""
+        """The table of the roots' type; `root_index` holds rows of this table."""
         return self.nodes[self.root_type]
 
     @property
     def target(self) -> Array:
-        """Labels of the roots, with which predictions are compared."""
+        """Labels of the roots; predictions are compared with them."""
         assert self.roots.y is not None
         target: Array = self.roots.y[self.root_index]
         return target
@@ -143,22 +143,22 @@ class TypedBatch(Generic[Array]):
         return split
 
     def layer_sizes(self, node_type: str) -> list[int]:
-        """Number of the type's nodes at each hop: the roots, then `num_hops` counts."""
+        """Number of the type's nodes at each hop: first the roots, then `num_hops` more counts."""
         hops = torch.as_tensor(self.nodes[node_type].hop).to(torch.int64)
         return torch.bincount(hops, minlength=self.num_hops + 1).tolist()
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> "TypedBatch[Array]":
-        """The batch, if it holds tensors, on that device."""
+        """The batch moved to the device if it holds tensors."""
         return map_tensors(self, lambda tensor: tensor.to(device, non_blocking=non_blocking))
 
 
 def node_tables(batch: Any) -> dict[str, Any]:
-    """A batch's tables of nodes by type; a minibatch is the table of its one type, named ""."""
+    """A batch's tables of nodes by type. A minibatch itself is the table of its only type, which is named ""."""
     return dict(batch.nodes) if isinstance(batch, TypedBatch) else {"": batch}
 
 
 def with_node_tables(batch: Any, tables: Mapping[str, Any]) -> Any:
-    """The batch with `tables` in place of its own."""
+    """The batch with its tables replaced by `tables`."""
     return replace(batch, nodes={**batch.nodes, **tables}) if isinstance(batch, TypedBatch) else tables[""]
 
 

@@ -1,1 +1,1 @@
-"""From roots to a batch that is being drawn: order of roots, pending batches, the Sampler protocol. Imports: samplers.batches and below."""
+"""Draws a batch from roots: order of roots, batches whose rows are still missing, the Sampler protocol. Imports: samplers.batches and below."""

@@ -1,4 +1,4 @@
-"""From rows of nodes and lists of edges to a batch: a minibatch for a plain graph, a typed batch for a typed graph."""
+"""Builds a batch from rows of nodes and lists of edges: a minibatch for a plain graph, a typed batch for a typed graph."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -20,7 +20,7 @@ from graphmill.storage.format.source import Relation
 
 Batch = MiniBatch | TypedBatch[np.ndarray]
 Columns = Mapping[str, np.ndarray | None]
-NodesOf = Mapping[str, tuple[NodeRows, Mapping[str, Any]]]  # by type: rows, and further columns
+NodesOf = Mapping[str, tuple[NodeRows, Mapping[str, Any]]]  # For each type: rows, and further columns.
 # By relation: indptr, positions of sources, columns.
 EdgesOf = Mapping[Relation, tuple[np.ndarray, np.ndarray, Columns]]
 
@@ -37,7 +37,7 @@ def build_batch(
     encodings: tuple[str, ...] = (),
     second: tuple[str, np.ndarray | None] = ("", None),
 ) -> Batch:
-    """The batch of these nodes and edges. `root_index`: positions of the roots among the nodes of their type; `second`: a second type and its roots."""
+    """The batch of these nodes and edges. `root_index`: positions of the roots among the nodes of their type. `second`: a second type with its roots."""
     if isinstance(router, Router):
         (((rows, columns),), ((indptr, source, of_edges),)) = nodes.values(), edges.values()
         more: dict[str, Any] = {**columns, **of_edges}
@@ -80,7 +80,8 @@ def build_batch(
 def edges_among(
     router: Router | TypedRouter, node: Mapping[str, np.ndarray], columns: Mapping[Relation, tuple[EdgeColumn, ...]]
 ) -> dict[Relation, NeighborLists]:
-    """All edges among these distinct nodes, in every relation: lists of the target nodes as positions among the source nodes. One request per owner."""
+    """All edges among these distinct nodes, in every relation. The lists belong to the target nodes and hold positions among the source nodes. One request per
+    owner."""
     questions = []
     for relation, each in router.edges.items():
         source, target = node[relation.source], node[relation.target]
@@ -93,10 +94,10 @@ def edges_among(
 
 
 class InducedBatches:
-    """Batches of given nodes and all edges among them, in every relation, without roots; `options` name the columns."""
+    """Builds batches of given nodes and all edges among them, in every relation, without roots. `options` name the columns."""
 
     def __init__(self, router: Router | TypedRouter, options: Any) -> None:
-        """Raises ConfigError if the graph lacks what the options name."""
+        """Raises ConfigError if a column or type that the options name is missing in the graph."""
         self._router, self._encodings = router, options.encodings
         self.root_type = type_of_roots(router, getattr(options, "root_type", None))
         check_splits(router, self.root_type, options.split_set)
@@ -132,17 +133,17 @@ def edges_of(lists: NeighborLists) -> tuple[np.ndarray, np.ndarray, Columns]:
 
 
 def root_table(batch: Any) -> Any:
-    """The table of nodes that has a batch's roots; for a minibatch, the minibatch itself."""
+    """The table that holds a batch's roots: the table of their type or, for a minibatch, the minibatch itself."""
     return batch.roots if isinstance(batch, TypedBatch) else batch
 
 
 def edge_tables(batch: Any) -> Mapping[Relation, Any]:
-    """The table of each relation's edges; for a minibatch, the minibatch itself."""
+    """The edge table of each relation; for a minibatch, the minibatch itself."""
     return batch.edges if isinstance(batch, TypedBatch) else {EDGE: batch}
 
 
 def with_columns(batch: Any, edges: Mapping[Relation, Columns], nodes: Mapping[str, Columns] | None = None) -> Any:
-    """The batch with these further columns of edges and nodes."""
+    """The batch with these additional columns of edges and nodes."""
     of_nodes = nodes or {}
     if not isinstance(batch, TypedBatch):
         return replace(batch, **edges[EDGE], **of_nodes.get(NODE, {}))

@@ -1,4 +1,4 @@
-"""A batch between its draws and its rows: its nodes are known, their rows are still to be fetched."""
+"""A batch that is drawn but not complete: its nodes are known, but their rows are not fetched."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +14,7 @@ from graphmill.samplers.vocabulary.stage_clock import stage
 
 @dataclass(frozen=True)
 class PendingBatch:
-    """A batch without its rows."""
+    """A batch whose rows are not fetched."""
 
     wanted: tuple[Wanted, ...]  # distinct nodes of each type, in the graph's order
     complete: Callable[..., Any]  # makes the batch from the rows of each entry of `wanted`
@@ -22,16 +22,16 @@ class PendingBatch:
 
     @property
     def node(self) -> np.ndarray:
-        """Stored ids of the nodes, in a plain graph."""
+        """Stored ids of the nodes; only for a plain graph."""
         return self.wanted[0][1]
 
     @property
     def columns(self) -> Columns:
-        """Columns to fetch, in a plain graph."""
+        """Columns to fetch; only for a plain graph."""
         return self.wanted[0][2]
 
     def then(self, change: Callable[[Any], Any]) -> "PendingBatch":
-        """This batch with `change` applied when it is complete."""
+        """This batch; `change` is applied to it when it is complete."""
         return replace(self, complete=lambda *rows: change(self.complete(*rows)))
 
 
@@ -43,21 +43,21 @@ class DrawingSampler(Protocol):
     def router(self) -> Router | TypedRouter: ...
 
     def draw(self, epoch: int, batches: Sequence[int]) -> list[PendingBatch]:
-        """These batches, drawn with joined requests if the sampler can join them."""
+        """Draws these batches. If the sampler can join the requests of several batches, it does."""
         ...
 
 
 def with_rows(drawn: PendingBatch) -> Any:
-    """The batch with its rows, fetched with one request per owner for all types."""
+    """The batch with its rows. They are fetched with one request per owner for all types."""
     with stage("fetch"):
         rows = fetch_rows(drawn.wanted)
     return drawn.complete(*rows)
 
 
 def sample_drawn(sampler: Any, epoch: int, batch: int) -> Any:
-    """`Sampler.sample` of a sampler that draws pending batches."""
+    """Implements `Sampler.sample` for a sampler that draws pending batches."""
     return with_rows(*sampler.draw(epoch, [batch]))
 
 
-# The property `router` of a sampler that keeps its router as `_router`.
+# The property `router` for a sampler that stores its router as `_router`.
 own_router = property(attrgetter("_router"))

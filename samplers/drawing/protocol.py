@@ -1,6 +1,6 @@
 """The protocol of samplers: frozen options, and a pure function from (epoch, batch) to a minibatch.
 
-The loader keeps the position (`Loader.state_dict`), not the sampler. A new sampler joins the conformance suite with one line
+The loader, not the sampler, stores the position in the data (`Loader.state_dict`). One line adds a new sampler to the conformance suite
 (tests/samplers/test_conformance.py).
 """
 
@@ -12,7 +12,7 @@ from graphmill.core.summaries import changed_options
 
 
 class Batch(Protocol):
-    """A sampler's result: a MiniBatch or another frozen dataclass of arrays, with its sizes."""
+    """A sampler's result: a MiniBatch or another frozen dataclass of arrays, with counts of its contents."""
 
     @property
     def num_nodes(self) -> int: ...
@@ -25,9 +25,9 @@ class Batch(Protocol):
 
 
 class Sampler(Protocol):
-    """Batches by number, in any order, from any thread. Batch `step · num_ranks + rank` belongs to `rank`.
+    """Makes batches by number, in any order, from any thread. Batch `step · num_ranks + rank` belongs to `rank`.
 
-    For the trainer a rank is a position of the step, a micro-batch, whichever worker computes it (`--fit.micro_batches`).
+    For the trainer a rank is a position within the step, that is a micro-batch, regardless of the worker that computes it (`--fit.micro_batches`).
     """
 
     @property
@@ -37,7 +37,7 @@ class Sampler(Protocol):
 
     @property
     def content_hash(self) -> str:
-        """Hash of the data of batches: the graph (`GraphStatistics.graph_digest`, independent of partitions) and the given roots, if any."""
+        """Hash of the data of batches: of the graph (`GraphStatistics.graph_digest`, independent of partitions) and of the given roots, if any."""
         ...
 
     @property
@@ -46,7 +46,7 @@ class Sampler(Protocol):
         ...
 
     def sample(self, epoch: int, batch: int) -> Batch:
-        """The minibatch; the same for the same arguments, always."""
+        """The minibatch. It depends only on the arguments."""
         ...
 
 
@@ -60,12 +60,13 @@ def sampler_len(sampler: Sampler) -> int:
 
 
 def check_batch(batch: int, num_batches: int) -> None:
-    """Raises ConfigError if an epoch of `num_batches` has no batch of this number."""
+    """Raises ConfigError unless `batch` is in [0, num_batches)."""
     if not 0 <= batch < num_batches:
         raise ConfigError(f"batch: expected a number in [0, {num_batches}), got {batch}")
 
 
 def sampler_fingerprint(sampler: Sampler, num_positions: int) -> str:
-    """16 hex digits, equal for two loaders that walk alike through the same data: of the sampler's class, its options, its batches and a step's."""
+    """16 hex digits, equal for two loaders that go through the same data in the same order. Hash of the sampler's class, its options, the number of batches,
+    and the number of batches in a step."""
     walk = f"{type(sampler).__name__} {sampler.options!r} {sampler.num_batches} {num_positions}"
     return hashlib.sha256(walk.encode()).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""Roots dealt to batches, for samplers that make each batch around some roots."""
+"""Divides roots into batches, for samplers that make each batch around some roots."""
 
 import hashlib
 from functools import cached_property
@@ -20,22 +20,22 @@ from graphmill.samplers.vocabulary.stage_clock import stage
 
 
 def hash_of_data(router: Router | TypedRouter, of_roots: str) -> str:
-    """Hash of the graph and the roots. In a plain graph the roots' hash covers both."""
+    """Hash of the graph and the roots. In a plain graph the hash of the roots includes the graph."""
     if isinstance(router, Router):
         return of_roots
     return hashlib.sha256(f"{router.content_hash} {of_roots}".encode()).hexdigest()
 
 
-# The properties `content_hash` and `num_batches` of a sampler that keeps its RootBatches as `_root_batches`.
+# The properties `content_hash` and `num_batches` for a sampler that stores its RootBatches as `_root_batches`.
 plan_hash = property(lambda sampler: hash_of_data(sampler.router, sampler._root_batches.content_hash))
 plan_length = property(attrgetter("_root_batches.num_batches"))
 
 
 class RootBatches:
-    """Every root once per epoch, in a fresh random order; `given` roots, by permanent id, replace the roots of a split.
+    """Takes every root once per epoch, in a new random order. `given` roots, by permanent id, replace the roots of a split.
 
-    With root_order groups, the roots are sorted by locality group and cut into equal shares. The batch at position v of a step has roots of share v, in a
-    fresh random order. A whole step is a stratified sample of the roots. With one position both orders are the same.
+    If root_order is groups, the roots are sorted by locality group and cut into equal shares. The batch at position v of a step has roots of share v, in a new
+    random order. A whole step is a stratified sample of the roots. With a single position both values of root_order give the same order.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class RootBatches:
         roots, options = self._roots.nodes, self._options
         if not options.shuffle:
             return roots.take(slice(*even_split(len(roots.node), self.num_batches, batch)))
-        of_epoch, order = self._last_order  # one read: another thread may write another epoch's order
+        of_epoch, order = self._last_order  # read once: another thread may write another epoch's order
         if of_epoch != epoch:
             key = stream_key(options.seed, Purpose.ROOT_ORDER, epoch)
             order = np.lexsort((hash_ids(key, roots.original_id), self._share))
@@ -84,7 +84,7 @@ class RootBatches:
 
     @cached_property
     def _share(self) -> np.ndarray:
-        """int64 [roots]: the share of each root."""
+        """int64 [roots]: index of each root's share."""
         num_roots = len(self._roots.nodes.node)
         if not self._by_groups:
             return np.zeros(num_roots, np.int64)

@@ -1,4 +1,4 @@
-"""The nodes that are roots: the nodes of a split, all nodes, or given nodes; and the translation of permanent ids into stored ids.
+"""Determines the roots: the nodes of a split, all nodes, or given nodes. Also translates permanent ids into stored ids.
 
 Callers and batches name nodes by permanent ids. Stored ids depend on the partitioning; only samplers and routers use them.
 """
@@ -22,10 +22,10 @@ from graphmill.storage.format.source import SPLIT_TRAIN
 def find_roots(
     router: Router, permanent_id: np.ndarray, time: np.ndarray | None = None, *, distinct: bool = False
 ) -> NodeList:
-    """The nodes that a caller names, in the caller's order, with their own times or with `time`. Sends one request to every owner.
+    """The nodes that a caller names, in the caller's order. Their times are their own or, if given, `time`. Sends one request to every owner.
 
-    Raises ConfigError for an id that no node has, for times of another number or type and, if `distinct`, for a repeated node (with `time`: repeated at
-    the same time).
+    Raises ConfigError for an id that no node has, and for times of the wrong count or type. With `distinct`, also for a repeated node; if `time` is given, only
+    for a node repeated at the same time.
     """
     try:
         nodes = router.list_found(permanent_id)
@@ -53,7 +53,7 @@ def _given_times(time: np.ndarray, count: int) -> np.ndarray:
 
 
 class Roots:
-    """The nodes with one of these split codes (None: all nodes), or given nodes, by permanent id.
+    """The roots: nodes with one of these split codes (None: all nodes), or given nodes, by permanent id.
 
     In a graph without splits every node is a training node.
     """
@@ -66,7 +66,7 @@ class Roots:
         given: np.ndarray | None = None,
         given_time: np.ndarray | None = None,
     ) -> None:
-        """Finds given roots immediately; `given_time` replaces their times. Raises ConfigError if the graph lacks the splits or nodes."""
+        """Finds given roots immediately. `given_time` replaces their times. Raises ConfigError if the graph does not have the splits or the nodes."""
         has_splits = router.manifest.num_split_sets > 0
         if given is None and codes is not None and not has_splits and SPLIT_TRAIN not in codes:
             raise ConfigError(
@@ -96,7 +96,7 @@ class Roots:
         return lists[0] if len(lists) == 1 else ascending_nodes(lists)
 
     def among(self, batch: MiniBatch | TypedNodes[np.ndarray]) -> np.ndarray:
-        """bool [n]: whether a node of the batch (in a typed batch: of its table of the roots' type) is a root."""
+        """bool [n]: whether each node of the batch is a root. In a typed batch, for the nodes of the roots' type."""
         if self._given is not None:
             given = self._given.original_id
             return given[np.minimum(np.searchsorted(given, batch.node_id), len(given) - 1)] == batch.node_id

@@ -1,4 +1,4 @@
-"""From one set of nodes per root to one packed batch of the induced subgraphs, for plain and typed graphs."""
+"""Makes a packed batch of induced subgraphs, for plain and typed graphs. The input is one set of nodes per root."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -16,15 +16,15 @@ from graphmill.samplers.kernels.search import order_members
 from graphmill.samplers.vocabulary.messages import EdgeColumn, NeighborLists, NodeRows
 from graphmill.storage.format.source import Relation
 
-Arranged = tuple[NodesOf, EdgesOf, np.ndarray]  # nodes, edges, positions of the roots: arguments of `build_batch`
+Arranged = tuple[NodesOf, EdgesOf, np.ndarray]  # nodes, edges, positions of the roots: the arguments of `build_batch`
 
 
-class RootSets(NamedTuple):  # for a small batch a dataclass costs as much as a step of the search
+class RootSets(NamedTuple):  # for a small batch, making a dataclass takes as long as a search step
     """A set of nodes for each root, packed: set g is node[graph_ptr[g]:graph_ptr[g + 1]], its root first."""
 
     node: np.ndarray  # int64 [k], numbers of `NodeNumbers`
     graph_ptr: np.ndarray  # int64 [num_roots + 1]
-    level: np.ndarray  # int [k], ascending within a set; nodes of a level are sorted by permanent id
+    level: np.ndarray  # int [k], ascending within a set; the nodes of a level are sorted by permanent id
     hop: np.ndarray  # int16 [k], constant within a level
     score: np.ndarray | None = None  # float32 [k], constant within a level
 
@@ -43,15 +43,15 @@ class TypeSets(NamedTuple):
     """The nodes of one type in each set."""
 
     sets: RootSets  # by stored ids
-    row: np.ndarray  # int32 [k], places in `distinct`
-    distinct: np.ndarray  # stored ids, in the order of the fetched rows
+    row: np.ndarray  # int32 [k], positions in `distinct`
+    distinct: np.ndarray  # stored ids; the rows are fetched in this order
 
     @property
     def num_bytes(self) -> int:
         return sum([array.nbytes for array in (*self.sets, self.row, self.distinct) if array is not None])
 
     def ordered(self, original_id: np.ndarray) -> "TypeSets":
-        """The sets with each level sorted by permanent id; `original_id`: permanent ids of `distinct`."""
+        """The sets with each level sorted by permanent id. `original_id` are the permanent ids of `distinct`."""
         sets = self.sets
         order = order_members(sets.graph_ptr, sets.level, original_id[self.row])
         ordered = RootSets(sets.node[order], sets.graph_ptr, sets.level, sets.hop, sets.score)
@@ -61,7 +61,7 @@ class TypeSets(NamedTuple):
 def induced_edges(
     router: Router | TypedRouter, parts: Mapping[str, TypeSets], columns: Mapping[Relation, tuple[EdgeColumn, ...]]
 ) -> dict[Relation, NeighborLists]:
-    """All edges within the sets, in every relation: lists of the target nodes as positions among the source nodes. One request per owner."""
+    """All edges within the sets, in every relation. The lists belong to the target nodes and hold positions among the source nodes. One request per owner."""
     questions = []
     for relation, each in router.edges.items():
         source, target = parts[relation.source].sets, parts[relation.target].sets
@@ -73,9 +73,9 @@ def induced_edges(
 def one_after_another(
     parts: Mapping[str, TypeSets], rows: Mapping[str, NodeRows], lists: Mapping[Relation, NeighborLists]
 ) -> Arranged:
-    """The nodes of the only type, subgraph after subgraph."""
+    """Arranges the nodes of the only type subgraph by subgraph."""
     ((name, part),), sets = parts.items(), next(iter(parts.values())).sets
-    # A batch by scores has no hops.
+    # A batch with scores has no hops.
     columns = {"graph_ptr": sets.graph_ptr, "hop": sets.hop if sets.score is None else None, "score": sets.score}
     edges = {relation: edges_of(own) for relation, own in lists.items()}
     return {name: (rows[name].take(part.row), columns)}, edges, sets.graph_ptr[:-1].copy()
@@ -84,7 +84,7 @@ def one_after_another(
 def by_hop(
     parts: Mapping[str, TypeSets], rows: Mapping[str, NodeRows], lists: Mapping[Relation, NeighborLists]
 ) -> Arranged:
-    """Nodes hop after hop, so that roots come first; within a hop, subgraph after subgraph."""
+    """Arranges the nodes hop by hop, so that roots come first; within a hop, subgraph by subgraph."""
     order = {name: np.argsort(part.sets.hop, kind="stable") for name, part in parts.items()}
     nodes = {}
     for name, part in parts.items():
@@ -104,7 +104,7 @@ def by_hop(
 
 
 def _reordered(lists: NeighborLists, target: np.ndarray, source: np.ndarray) -> NeighborLists:
-    """The lists with the nodes at both ends in these orders."""
+    """The lists after reordering the nodes: `target` is the new order of the target nodes, `source` the new order of the source nodes."""
     position, count = np.empty(len(source), np.int32), lists.count[target]
     position[source] = np.arange(len(source), dtype=np.int32)
     entry = all_positions(pointers(lists.count)[:-1][target], count)

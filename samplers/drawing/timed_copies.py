@@ -1,6 +1,6 @@
-"""Copies of a batch's nodes: a node has a copy for each time of a root from which it was reached.
+"""Copies of a batch's nodes. A node has one copy for each root time from which the search reached the node.
 
-A copy is expanded only along edges up to its root's time. So no edge between copies is later than their root, at any number of hops.
+The search follows edges from a copy only up to the copy's root time. So at any number of hops, no edge between copies is later than the time of their root.
 """
 
 from dataclasses import dataclass
@@ -14,15 +14,15 @@ from graphmill.samplers.vocabulary.requirements import NO_ROOT_TIMES
 
 @dataclass(frozen=True)
 class NodeCopies:
-    """Numbers of copies: node v as of root time k is k · num_nodes + v."""
+    """Ids of copies. For root time k (an index), the copy of node v has the id k · num_nodes + v."""
 
     num_nodes: int  # of the type
     root_time: np.ndarray  # int64 [k], ascending, distinct
-    until: np.ndarray  # int64 [k]: latest time of an edge from which a copy is expanded
+    until: np.ndarray  # int64 [k]: for each root time, the latest time of an edge that the search follows
 
     @classmethod
     def of(cls, num_nodes: int, roots: NodeList, *, before: bool) -> "NodeCopies":
-        """`before`: edges of the root's own time are excluded. Raises ConfigError if roots have no times."""
+        """`before`: exclude edges at the root's own time. Raises ConfigError if roots have no times."""
         if roots.time is None:
             raise ConfigError(NO_ROOT_TIMES)
         root_time = np.unique(roots.time)
@@ -31,12 +31,12 @@ class NodeCopies:
         return cls(num_nodes, root_time, until)
 
     def number(self, roots: NodeList) -> np.ndarray:
-        """int64: the copies that are roots."""
+        """int64: ids of the copies that are roots."""
         assert roots.time is not None
         return np.searchsorted(self.root_time, roots.time) * self.num_nodes + roots.node
 
     def node(self, copy: np.ndarray) -> np.ndarray:
-        """int64: stored ids of copies."""
+        """int64: the stored id of each copy's node."""
         return copy % self.num_nodes
 
     def until_of(self, copy: np.ndarray) -> np.ndarray:
@@ -46,5 +46,5 @@ class NodeCopies:
         return self.root_time[copy // self.num_nodes]
 
     def neighbors(self, copy: np.ndarray, lists: NeighborLists, source: "NodeCopies") -> np.ndarray:
-        """int64: the drawn neighbors of each copy, as copies of the same root time among `source`."""
+        """int64: the drawn neighbors of each copy, as ids of `source` copies with the same root time."""
         return np.repeat(copy // self.num_nodes * source.num_nodes, lists.count) + lists.neighbor

@@ -1,7 +1,7 @@
 """Relations of a typed graph as one graph without types, for searches.
 
-Its nodes are the nodes of all types, numbered type after type in the order of stored ids. A node's list is the concatenation of its lists in all
-relations, in the graph's order. If there is one relation over one type, as in a plain graph, that relation is the searched graph itself.
+The nodes of this graph are the nodes of all types. They are numbered type by type, within a type by stored id. A node's list is the concatenation of its lists
+in all relations, in the graph's order of relations. With one relation over one type, as in a plain graph, the search uses the relation itself.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,12 +19,12 @@ from graphmill.samplers.vocabulary.messages import DegreeLists, WalkDirection
 from graphmill.samplers.vocabulary.requirements import directed_lists
 from graphmill.storage.format.source import Relation
 
-OfType = dict[str, tuple[np.ndarray | slice, np.ndarray]]  # for each type: places of its nodes, and their stored ids
+OfType = dict[str, tuple[np.ndarray | slice, np.ndarray]]  # for each type: positions of its nodes, and their stored ids
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes of the searched graph."""
+    """Sizes of the graph that is searched."""
 
     num_nodes: int
     num_partitions: int = 1
@@ -35,7 +35,7 @@ class Sizes:
 
 
 class NodeNumbers:
-    """Numbers of the nodes of all types; in a plain graph, the stored ids."""
+    """Numbers of the nodes of all types. In a plain graph the numbers are the stored ids."""
 
     def __init__(self, routers: Mapping[str, Router]) -> None:
         self._routers = dict(routers)
@@ -50,7 +50,7 @@ class NodeNumbers:
         return int(self._offsets[list(self._routers).index(node_type)])
 
     def by_type(self, node: np.ndarray) -> OfType:
-        """For each type the places of its nodes in `node`, ascending, and their stored ids."""
+        """For each type: positions of its nodes in `node`, ascending, and the stored ids of these nodes."""
         if len(self._routers) == 1:
             return dict.fromkeys(self._routers, (slice(None), node))
         type_of = np.searchsorted(self._offsets, node, side="right") - 1
@@ -58,7 +58,7 @@ class NodeNumbers:
         return {name: (at, node[at] - self.first(name)) for name, at in places.items()}
 
     def ranks(self, node: np.ndarray) -> np.ndarray:
-        """int64: ranks of these distinct nodes by type and permanent id."""
+        """int64: ranks of these distinct nodes, ordered by type and permanent id."""
         parts = self.by_type(node)
         rows = fetch_rows([(self._routers[name], own, Columns(feature=False)) for name, (_, own) in parts.items()])
         if len(parts) == 1:
@@ -87,7 +87,7 @@ class UnionGraph:
     def _asked(
         self, node: np.ndarray, max_degree: np.ndarray | None, by_weight: bool
     ) -> list[tuple[Lists, np.ndarray | slice, DegreeLists]]:
-        """For each relation the places in `node` of its target type's nodes, and their lists. One request per owner for all relations."""
+        """For each relation: positions in `node` of its target type's nodes, and their lists. One request per owner for all relations."""
         of_type, asked, questions = self.numbers.by_type(node), [], []
         for relation, direction in self._lists:
             (at, own), router = of_type[relation.target], self._router.edges[relation]
@@ -101,7 +101,7 @@ class UnionGraph:
     def list_neighbors(
         self, node: np.ndarray, direction: WalkDirection, max_degree: np.ndarray | None, by_weight: bool
     ) -> DegreeLists:
-        """As `Router.list_neighbors`; a node's list has its lists in all relations, one after another."""
+        """Like `Router.list_neighbors`. A node's list is the concatenation of its lists in all relations."""
         answers, numbers = self._asked(node, max_degree, by_weight), self.numbers
         degree = np.zeros(len(node), np.int64)
         for _, at, lists in answers:
@@ -121,15 +121,16 @@ class UnionGraph:
         return DegreeLists(degree, count, neighbor, weight)
 
     def step_walks(self, node: np.ndarray, walk: np.ndarray, key: int, direction: WalkDirection) -> np.ndarray:
-        """As `Router.step_walks`: a relation is drawn by its share of the node's neighbors, then a neighbor in it. Two requests per owner."""
+        """Like `Router.step_walks`. First draws a relation in proportion to the node's number of neighbors in it, then a neighbor in this relation. Two
+        requests per owner."""
         answers, numbers = self._asked(node, np.zeros(len(node), np.int64), by_weight=False), self.numbers
         last = np.zeros((len(answers) + 1, len(node)), np.int64)
         for row, (_, at, lists) in zip(last[1:], answers, strict=True):
             row[at] = lists.degree
         last = last.cumsum(axis=0)
-        # Hashed again: the relation's owner draws from the first hash.
+        # Hashed twice, because the relation's owner draws from the first hash.
         drawn = (unit_interval(hash_again(hash_ids(np.uint64(key), walk), walk)) * last[-1]).astype(np.int64)
-        chosen = (drawn >= last).sum(axis=0) - 1  # len(answers) for a node without neighbors
+        chosen = (drawn >= last).sum(axis=0) - 1  # len(answers) for a node that has no neighbors
         walks = [np.flatnonzero(chosen == number) for number in range(len(answers))]
         questions = [
             self._router.edges[relation].step_question(node[at] - numbers.first(relation.target), walk[at], key, lists)
@@ -144,7 +145,7 @@ class UnionGraph:
 def searched_graph(
     router: Router | TypedRouter, relations: Sequence[Relation], direction: WalkDirection
 ) -> Router | UnionGraph:
-    """These relations as one graph. Raises ConfigError if a relation has no lists of the direction (`directed_lists`)."""
+    """These relations as one graph. Raises ConfigError if a relation has no lists in this direction (`directed_lists`)."""
     lists = directed_lists(router, relations, direction)
     if isinstance(router, Router):
         return router

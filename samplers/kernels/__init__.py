@@ -1,1 +1,1 @@
-"""Compiled loops over arrays: draws, searches, pushes, relabelling, rows. Imports: storage, core."""
+"""Compiled loops over arrays: draws, searches, forward push, relabelling, copies of rows. Imports: storage, core."""

@@ -1,9 +1,9 @@
 """Compiled draws of entries from each node's neighbor list. They release the GIL and keep no state.
 
-Every kernel gets lists as `first[i]` (position of list i's first entry) and `degree[i]`, and a key per list made from the node's permanent id. It returns
-the number of drawn entries per list, and their positions, ascending within a list. Lists ascend in permanent id, or in time and permanent id; so entry j
-of a list is the same edge for every partitioning, and so are all draws. A list up to a time is its first entries
-(`graphmill.samplers.kernels.lists.degrees_until`), so every draw can be from the past.
+Arguments of every kernel: `first[i]` is the position of list i's first entry, `degree[i]` is its length, and each list has a key made from the node's permanent
+id. A kernel returns the number of drawn entries per list, and their positions, ascending within a list. Lists ascend in permanent id, or in time and permanent
+id. Entry j of a list is therefore the same edge for every partitioning, and all draws are the same too. A list up to a time is a prefix of the list
+(`graphmill.samplers.kernels.lists.degrees_until`), so every draw can be restricted to the past.
 """
 
 import numba
@@ -13,12 +13,12 @@ from graphmill.core.compile_cache import compiled
 from graphmill.samplers.kernels.random_streams import below, hash64
 from graphmill.samplers.kernels.subgraphs import find_slot, table_bits
 
-# Up to this degree, drawn positions are marked in a bitmap; above it, they are kept in a sorted array or a hash set. So the cost does not grow with a
-# hub's degree and is not quadratic in large fan-outs.
-_BITMAP_DEGREE = 4096  # 64 words; one word marks the used words
+# Up to this degree, drawn positions are marked in a bitmap. Above it, they are kept in a sorted array or a hash set. The cost thus does not grow with
+# a hub's degree, and it is not quadratic in large fanouts.
+_BITMAP_DEGREE = 4096  # 64 words; one more word marks which of them are used
 _SCAN_LIMIT = 48
 
-# Position of the only bit set in x: _BIT_POSITION[(x * _DE_BRUIJN) >> 58].
+# The position of the single set bit in x is _BIT_POSITION[(x * _DE_BRUIJN) >> 58].
 _DE_BRUIJN = 0x03F79D71B4CB0A89
 _BIT_POSITION = np.empty(64, np.int64)
 for _bit in range(64):
@@ -35,9 +35,9 @@ def _unit(hashed):
 def waiting_time(hashed):
     """-log u for u = `_unit(hashed)`, within 4e-16, and the same to the last bit on every machine.
 
-    A C library's logarithm differs between machines, and even with the libraries that a process has loaded, so it cannot order draws that must be equal
-    everywhere. With n = u 2^53 = x 2^b, x in [sqrt 1/2, sqrt 2], and s = (x - 1) / (x + 1): log x = 2 (s + s^3 / 3 + s^5 / 5 + ...), |s| < 0.172; the
-    rest after ten terms is less than 1e-17.
+    A C library's logarithm differs between machines, and even between processes that have loaded different libraries. It cannot order draws that must be equal
+    everywhere. With n = u 2^53 = x 2^b, x in [sqrt 1/2, sqrt 2], and s = (x - 1) / (x + 1): log x = 2 (s + s^3 / 3 + s^5 / 5 + ...), |s| < 0.172. The sum of
+    the terms after the tenth is less than 1e-17.
     """
     number = (hashed >> np.uint64(11)) + np.uint64(1)
     bits, rest = 0, number
@@ -45,7 +45,7 @@ def waiting_time(hashed):
         if rest >> np.uint64(step):
             bits += step
             rest >>= np.uint64(step)
-    # 2^bits <= number < 2^(bits + 1); both are exact in float64.
+    # 2^bits <= number < 2^(bits + 1); float64 holds both exactly.
     x = np.float64(number) / np.float64(np.uint64(1) << np.uint64(bits))
     if x > 1.4142135623730951:
         x *= 0.5
@@ -65,11 +65,12 @@ def _bit_position(bit):
 
 @compiled
 def _draw_bitmap(key, degree, take, bitmap, first, position, end):
-    """Writes `take` distinct values below `degree`, plus `first`, ascending into `position` from `end` on: Floyd's algorithm (CACM 30(9), 1987).
+    """Draws `take` distinct values below `degree` by Floyd's algorithm (CACM 30(9), 1987). Adds `first` to each value and writes them, ascending, into
+    `position` from index `end` on.
 
-    `bitmap` is all zero before and after. No branch depends on drawn values: a mispredicted branch costs as much as a draw.
+    `bitmap` is all zero before and after. No branch depends on drawn values, because a mispredicted branch costs as much as a draw.
     """
-    one, used = np.uint64(1), np.uint64(0)  # `used`: words of the bitmap that are not zero
+    one, used = np.uint64(1), np.uint64(0)  # `used`: a bit for each word of the bitmap that is not zero
     for j in range(take):
         value = np.uint64(below(hash64(key, np.uint64(j)), degree - take + j + 1))
         is_taken = (bitmap[value >> np.uint64(6)] >> (value & np.uint64(63))) & one
@@ -90,7 +91,7 @@ def _draw_bitmap(key, degree, take, bitmap, first, position, end):
 
 @compiled
 def _draw_scan(key, degree, take, first, position):
-    """As `_draw_bitmap`, with a sorted scan in place of the bitmap."""
+    """Like `_draw_bitmap`, but with a sorted scan instead of the bitmap."""
     for filled in range(take):
         upper = degree - take + filled
         drawn = first + below(hash64(key, np.uint64(filled)), upper + 1)
@@ -107,7 +108,7 @@ def _draw_scan(key, degree, take, first, position):
 
 @compiled
 def _draw_hashed(key, degree, take, first, position):
-    """As `_draw_bitmap`, with a hash set in place of the bitmap and one sort at the end."""
+    """Like `_draw_bitmap`, but with a hash set instead of the bitmap, and one sort at the end."""
     bits = table_bits(take)
     table = np.full(1 << bits, -1, np.int64)
     for filled in range(take):
@@ -124,7 +125,7 @@ def _draw_hashed(key, degree, take, first, position):
 
 @compiled
 def draw_uniform(first, degree, keys, fanout):
-    """Up to `fanout` distinct entries of each list, all sets equally likely (-1: all): (count [n], position [sum(count)])."""
+    """Up to `fanout` distinct entries of each list (-1: all). All sets of this size are equally likely. Returns (count [n], position [sum(count)])."""
     count = np.empty(len(degree), np.int64)
     total = 0
     for i in range(len(degree)):
@@ -187,7 +188,7 @@ def draw_with_replacement(first, degree, keys, fanout):
 
 @compiled
 def _sift_down(heap_key, heap_entry, size, at):
-    """Restores a max-heap of (key, entry) from `at` downwards."""
+    """Restores the order of a max-heap of (key, entry) from index `at` downwards."""
     key, entry = heap_key[at], heap_entry[at]
     while True:
         child = 2 * at + 1
@@ -204,10 +205,10 @@ def _sift_down(heap_key, heap_entry, size, at):
 
 @compiled
 def draw_weighted(first, degree, keys, fanout, weight_first, weight):
-    """Up to `fanout` distinct entries of each list, drawn one after the other by weight: (count, position).
+    """Up to `fanout` distinct entries of each list, drawn one after another by weight: (count, position).
 
-    Exponential keys: entry j waits -log(u_j) / w_j, and the shortest waits win (Efraimidis and Spirakis, IPL 97(5), 2006, in logarithms). List i's
-    weights begin at weight[weight_first[i]]; entries of weight 0 are never drawn. O(degree log fanout).
+    Uses exponential keys: entry j waits -log(u_j) / w_j, and the entries with the shortest waits are drawn (Efraimidis and Spirakis, IPL 97(5), 2006, in
+    logarithms). List i's weights begin at weight[weight_first[i]]. Entries of weight 0 are never drawn. O(degree log fanout).
     """
     count = np.empty(len(degree), np.int64)
     total = 0
@@ -250,7 +251,7 @@ def draw_weighted(first, degree, keys, fanout, weight_first, weight):
 
 @compiled
 def draw_weighted_with_replacement(first, degree, keys, fanout, weight_first, weight):
-    """`fanout` independent draws by weight from each list with a positive weight: (count, position). Inverse CDF by bisection."""
+    """`fanout` independent draws by weight from each list that has a positive weight: (count, position). Inverts the CDF by bisection."""
     count = np.empty(len(degree), np.int64)
     total, widest = 0, 0
     for i in range(len(degree)):
@@ -277,7 +278,7 @@ def draw_weighted_with_replacement(first, degree, keys, fanout, weight_first, we
         for j in range(fanout):
             target = (1.0 - _unit(hash64(keys[i], np.uint64(j)))) * running  # in [0, running)
             entry = np.searchsorted(cumulative[: degree[i]], target, side="right")
-            position[end + j] = first[i] + min(entry, last)  # rounding may reach `running`
+            position[end + j] = first[i] + min(entry, last)  # rounding may make the threshold equal to `running`
         position[end : end + fanout].sort()
         end += fanout
     return count, position
@@ -285,10 +286,10 @@ def draw_weighted_with_replacement(first, degree, keys, fanout, weight_first, we
 
 @compiled
 def draw_labor(first, degree, fanout, source_hash):
-    """Entries of each list, drawn with one coin per source for all lists: (count, position). LABOR-0, arXiv:2210.13339, sec. 3.
+    """Draws entries of each list with one coin per source that all lists share: (count, position). LABOR-0, arXiv:2210.13339, sec. 3.
 
-    `source_hash[e]` is the coin of the source of entry e, list after list. An entry is drawn if its coin, as a number in [0, 1), is below
-    fanout / degree: min(fanout, degree) entries per list in expectation, at most the whole list.
+    `source_hash[e]` is the coin of the source of entry e, list by list. An entry is drawn if its coin, as a number in [0, 1), is below fanout / degree. The
+    expected number of entries per list is min(fanout, degree); a draw never exceeds the list.
     """
     count = np.empty(len(degree), np.int64)
     total, read = 0, 0

@@ -1,4 +1,4 @@
-"""A compiled count of the pre-sampled subgraphs that have an edge. It releases the GIL and keeps no state."""
+"""A compiled loop that counts, for each edge, the pre-sampled subgraphs that contain it. It releases the GIL and keeps no state."""
 
 import numpy as np
 
@@ -7,7 +7,8 @@ from graphmill.core.compile_cache import compiled
 
 @compiled
 def count_edges(indptr, indices, first, last, first_of_source, last_of_source, sample):
-    """int64 [e]: number of samples with both ends of an edge; node i is in sample[first[i]:last[i]], ascending, and sources likewise."""
+    """int64 [e]: number of samples that contain both ends of an edge. Node i is in the samples sample[first[i]:last[i]], ascending; the same holds for the
+    sources."""
     count = np.zeros(len(indices), np.int64)
     for node in range(len(indptr) - 1):
         for e in range(indptr[node], indptr[node + 1]):

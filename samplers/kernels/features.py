@@ -1,7 +1,8 @@
-"""Compiled loops that decode stored rows of features into float32 at their places, in one pass without intermediate rows. They release the GIL.
+"""Compiled loops that decode stored rows of features into float32. They write each row to its place in one pass, without intermediate rows, and release the
+GIL.
 
-Row `row[i]` of the table (row i if `row` is empty) goes to row `position[i]` of `out` (row i if `position` is empty). Stored values never decide an
-address: a damaged row gives wrong numbers, never a write elsewhere.
+Row `row[i]` of the table (row i if `row` is empty) goes to row `position[i]` of `out` (row i if `position` is empty). Stored values are never used as
+addresses. A damaged row therefore gives wrong numbers, but never a write to another place.
 """
 
 import numpy as np
@@ -24,17 +25,17 @@ def _prefetch_row(flat, first, width):
 
 @compiled
 def _half_to_float(half):
-    """The float32 of float16's bits. Uses integers, so that a loop over it is vectorised, and never makes a float32 subnormal."""
+    """Converts the bits of a float16 into a float32. Uses integers so that a loop over it is vectorised, and never creates a subnormal float32."""
     size, sign = half & 0x7FFF, (half & 0x8000) << 16
     bits = (size << 13) + (112 << 23)
-    bits += 112 << 23 if size >= 0x7C00 else 0  # infinite or not a number
+    bits += 112 << 23 if size >= 0x7C00 else 0  # infinity or NaN
     small = np.int64(np.float32(np.float32(size) * _HALF_SCALE).view(np.uint32))
     return np.uint32((small if size < 0x400 else bits) | sign).view(np.float32)
 
 
 @compiled
 def _float_of(table, start):
-    """The float32 in four bytes, little-endian."""
+    """The float32 that four little-endian bytes hold."""
     bits = np.int64(table[start]) | np.int64(table[start + 1]) << 8
     bits |= np.int64(table[start + 2]) << 16 | np.int64(table[start + 3]) << 24
     return np.uint32(bits).view(np.float32)
@@ -85,7 +86,7 @@ def _decode_bits(table, row, position, out):
 
 @compiled
 def _decode_listed(table, value_bytes, column_bytes, slots, row, position, out):
-    """The layouts `indices` (no bytes per value) and `entries` (2 or 4 bytes per value)."""
+    """Decodes the layouts `indices` (no bytes per value) and `entries` (2 or 4 bytes per value)."""
     width, flat, dim = table.shape[1], table.reshape(-1), out.shape[1]
     for i in range(len(out) if len(position) == 0 else len(position)):
         source = row[i] if len(row) else i
@@ -116,9 +117,9 @@ def decode_rows(
     row: np.ndarray | None = None,
     position: np.ndarray | None = None,
 ) -> None:
-    """out[position] = table[row], decoded into float32; None means all rows in order. Rows must be in the table.
+    """out[position] = table[row], decoded into float32. None for `row` or `position` means all rows in order. Rows must be in the table.
 
-    Raises ConfigError if the table is not stored as `rows` says.
+    Raises ConfigError if the table's storage does not match `rows`.
     """
     count = len(rows.check(table)) if row is None else len(row)
     assert count == (len(out) if position is None else len(position))

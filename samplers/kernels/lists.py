@@ -1,6 +1,6 @@
-"""Compiled loops over one partition's lists: their entries, induced edges. They release the GIL and keep no state.
+"""Compiled loops over one partition's lists: they find entries and induced edges. They release the GIL and keep no state.
 
-Loops that wait for memory do nothing else, so that many reads are under way at the same time.
+Loops that wait for memory do no other work, so that many reads run at the same time.
 """
 
 import numpy as np
@@ -11,7 +11,7 @@ from graphmill.samplers.kernels.subgraphs import DamagedLists, list_bounds
 
 @compiled
 def degrees_until(start, degree, time, until):
-    """int64 [n]: number of entries of list i, which begins at `start[i]` and ascends in time, no later than `until[i]`."""
+    """int64 [n]: number of entries of list i with a time of at most `until[i]`. The list begins at `start[i]` and ascends in time."""
     kept = np.empty(len(start), np.int64)
     for i in range(len(start)):
         low, high = start[i], start[i] + degree[i]
@@ -51,7 +51,7 @@ def all_positions(start, degree):
 
 @compiled
 def joined_positions(count, entry, in_start, in_degree, out_start):
-    """Positions of entries of joined lists (a node's in-edges, then its out-edges): an out-edge at p is written as -1 - p."""
+    """Positions of entries of joined lists (a node's in-edges, then its out-edges). An out-edge at position p is encoded as -1 - p."""
     position = np.empty(len(entry), np.int64)
     end = 0
     for i in range(len(count)):
@@ -74,9 +74,9 @@ def joined_entries(in_values, out_values, position):
 
 @compiled
 def induced_edges_by_map(indptr, indices, row, position_of_id):
-    """In-neighbors of each row with a position >= 0 in the dense map: (count [n], positions int32, entries int64).
+    """In-neighbors of each row whose position in the dense map is >= 0: (count [n], positions int32, entries int64).
 
-    Raises DamagedLists for lists or ids out of range, and if a file changes between the two passes.
+    Raises DamagedLists for lists or ids out of range, or if a file changes between the two passes.
     """
     start, degree = list_bounds(indptr, row, len(indices))
     count = np.zeros(len(row), np.int64)

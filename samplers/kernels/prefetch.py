@@ -1,6 +1,6 @@
 """The processor's prefetch instruction, for compiled loops that know their next reads.
 
-Rows of a mapped file lie on 4 KiB pages, so a gather waits for page tables as much as for memory; prefetches hide both.
+The rows of a mapped file lie on 4 KiB pages. A gather therefore waits for page tables as much as for memory; prefetches hide both waits.
 """
 
 from typing import Any
@@ -9,12 +9,12 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-_READ, _KEEP, _DATA = 0, 3, 1  # arguments of llvm.prefetch: for reading, into all caches, data
+_READ, _KEEP, _DATA = 0, 3, 1  # arguments of llvm.prefetch: a read, into all caches, of data
 
 
 @intrinsic
 def prefetch(typing_context: Any, values: Any, index: Any) -> Any:
-    """Prefetches the cache line of values[index] of a one-dimensional array. Checks no bounds and reads nothing."""
+    """Prefetches the cache line of values[index] of a one-dimensional array. Checks no bounds and returns no value."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         array = context.make_array(signature.args[0])(context, builder, arguments[0])

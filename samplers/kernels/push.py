@@ -1,8 +1,8 @@
 """Compiled rounds of forward push for many roots at once. They release the GIL and keep no state.
 
-Root g's touched nodes are the entries [offset[g], offset[g] + size[g]) of flat arrays, in order of discovery, with room for 2^bits[g]. A hash table of
-twice that room, from 2 · offset[g] on, finds them. A full root moves to twice the room at the end of the arrays. Lists ascend in permanent id, so
-floating-point sums run in the same order for any number of partitions.
+Root g's touched nodes are the entries [offset[g], offset[g] + size[g]) of flat arrays, in order of discovery. The root has room for 2^bits[g] entries. A hash
+table of twice that size, which begins at 2 · offset[g], finds them. When a root's room is full, the root moves to twice the room at the end of the arrays.
+Lists ascend in permanent id, so floating-point sums run in the same order for any number of partitions.
 """
 
 import numpy as np
@@ -10,12 +10,12 @@ import numpy as np
 from graphmill.core.compile_cache import compiled
 from graphmill.samplers.kernels.subgraphs import find_slot, grown
 
-FIRST_BITS = 6  # room of a new root: 2^6 entries
+FIRST_BITS = 6  # initial room of a root: 2^6 entries
 
 
 @compiled
 def _clear_room(at, bits, number, score, residual, table_id):
-    """Clears the room of 2^bits entries at `at`, and its table."""
+    """Clears the room of 2^bits entries that begins at `at`, and its hash table."""
     number[at : at + (1 << bits)] = -1
     score[at : at + (1 << bits)] = 0.0
     residual[at : at + (1 << bits)] = 0.0
@@ -24,7 +24,7 @@ def _clear_room(at, bits, number, score, residual, table_id):
 
 @compiled
 def start_roots(root, offset, node, number, score, residual, table_id, table_entry):
-    """Gives every root its first room, with the root as entry 0 and residual 1."""
+    """Gives every root its initial room. The root is entry 0 and has residual 1."""
     for g in range(len(root)):
         at = offset[g]
         _clear_room(at, FIRST_BITS, number, score, residual, table_id)
@@ -38,14 +38,15 @@ def push_known(
     offset, bits, size, end, start, degree, neighbor, weight, alpha, epsilon, is_first,
     node, number, score, residual, table_id, table_entry,
 ):  # fmt: skip
-    """Rounds of pushes for every root, until the root needs a missing degree or list, or is done.
+    """Runs rounds of pushes for each root until the root is done, or until a degree or list that it needs is missing.
 
-    In a round every entry whose residual is at least epsilon · max(degree, 1) pushes the residual that it had when the round began: alpha of it to the
-    score and the rest to the neighbors' residuals, in equal parts or in proportion to `weight` if that is not empty. Without neighbors, or without weights
-    above 0, all goes to the score (the walk stays). If `is_first`, the root first pushes whatever its degree. Returns the entries whose degree or list
-    is missing, the new end, and the six arrays over entries and slots, which may be new, longer arrays.
+    In a round every entry pushes whose residual is at least epsilon · max(degree, 1). It pushes the residual that it had when the round began: the share alpha
+    goes to its score and the rest to the neighbors' residuals. The neighbors get equal parts or, if `weight` is not empty, parts in proportion to `weight`. If
+    an entry has no neighbors, or no weights above 0, its whole residual goes to its score (the walk stays). With `is_first`, the root first pushes regardless
+    of its degree. Returns the entries whose degree or list is missing, the new end, and the six arrays over entries and slots. These arrays may be new and
+    longer.
 
-    Each root has its own rounds: it may run ahead while its memory is in the cache, or wait for lists that another root has; no result changes.
+    Each root has its own rounds. It may run ahead while its memory is in the cache, or wait for lists that another root already has; the result is the same.
     """
     wanted, num_wanted = np.empty(64, np.int64), 0
     queue, amount = np.empty(64, np.int64), np.empty(64, np.float64)
@@ -120,9 +121,9 @@ def push_known(
 
 @compiled
 def best_candidates(offset, size, score, top_k):
-    """Entries among a root's `top_k` by score, or tied with the last of these, without the root itself.
+    """The entries of each root among its `top_k` by score, and all entries that tie with the last of these. The root itself is left out.
 
-    Returns (entry, graph, tied): tied[i] if entry i has the last score and not all entries with that score fit.
+    Returns (entry, graph, tied). tied[i] is true if entry i has the last score and not all entries with that score fit.
     """
     entry, graph, tied = np.empty(16, np.int64), np.empty(16, np.int64), np.empty(16, np.bool_)
     end = 0

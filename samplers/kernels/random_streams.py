@@ -1,7 +1,7 @@
 """Compiled counter-based random numbers for kernels: the SplitMix64 of `graphmill.core.counter_random`.
 
-Every draw is hash(key, counter). Keys derive from (seed, purpose, epoch, batch, hop) by `derive_key`, counters from permanent node ids; so a draw does not
-depend on partitions, threads, workers or order.
+Every draw is hash(key, counter). `derive_key` makes keys from (seed, purpose, epoch, batch, hop); counters are made from permanent node ids. A draw therefore
+does not depend on partitions, threads, workers or order.
 """
 
 from enum import IntEnum
@@ -15,7 +15,7 @@ from graphmill.core.counter_random import derive_key
 
 
 class Purpose(IntEnum):
-    """The purpose of a stream of random numbers, a part of its key: two purposes never share draws."""
+    """The purpose of a stream of random numbers. It is a part of the stream's key, so two purposes never share draws."""
 
     ROOT_ORDER = 1
     NEIGHBORS = 2
@@ -43,7 +43,7 @@ def below(hashed, bound):
 
 @compiled
 def hash_again(hashed, numbers):
-    """uint64 [n]: hash64(hashed[i], numbers[i]), for draws that depend on two numbers."""
+    """uint64 [n]: hash64(hashed[i], numbers[i]), for draws that depend on two integers."""
     again = np.empty(len(hashed), np.uint64)
     for i in range(len(hashed)):
         again[i] = hash64(hashed[i], np.uint64(numbers[i]))

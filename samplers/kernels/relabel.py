@@ -1,4 +1,4 @@
-"""From node ids to batch positions, in order of first appearance: by a dense map if it fits, else by an open-addressing hash table."""
+"""Translates node ids into batch positions, in order of first appearance. Uses a dense map if it fits into memory, otherwise an open-addressing hash table."""
 
 from collections import deque
 
@@ -11,7 +11,7 @@ from graphmill.samplers.kernels.subgraphs import find_slot, table_bits
 
 @compiled
 def _insert_all(table_id, table_position, node, num_nodes):
-    """Fills an empty table with the nodes [0, num_nodes); returns the index of a repeated node, or -1."""
+    """Fills an empty table with the nodes [0, num_nodes). Returns the index of a repeated node, or -1."""
     bits = table_bits(len(table_id) // 2)
     for i in range(num_nodes):
         slot = find_slot(table_id, 0, bits, node[i])
@@ -23,7 +23,7 @@ def _insert_all(table_id, table_position, node, num_nodes):
 
 @compiled
 def _locate(table_id, table_position, node, num_nodes, query, position):
-    """Writes the positions of `query` to `position`, appends new ids to `node`, and returns the new number of nodes."""
+    """Writes the positions of `query` to `position` and appends new ids to `node`. Returns the new number of nodes."""
     bits = table_bits(len(table_id) // 2)
     for i in range(len(query)):
         slot = find_slot(table_id, 0, bits, query[i])
@@ -36,7 +36,7 @@ def _locate(table_id, table_position, node, num_nodes, query, position):
 
 
 def hash_table(node: np.ndarray, capacity: int) -> tuple[np.ndarray, np.ndarray]:
-    """(ids int64, positions int32): a table of positions in `node` with room for `capacity` ids at half load.
+    """(ids int64, positions int32): a hash table of positions in `node`. With `capacity` ids the table is half full.
 
     Raises ValueError if a node is repeated.
     """
@@ -54,8 +54,8 @@ _AHEAD = 24  # queries between an entry's prefetch and its use
 
 @compiled
 def _locate_in_map(position_of_id, zero, node, num_nodes, query, position):
-    """As `_locate`, over a dense map whose entry for position p is `zero` + p. Without branches on the entries: a mispredicted branch would stop the
-    reads behind it."""
+    """Like `_locate`, but over a dense map in which the entry for position p is `zero` + p. No branch depends on the entries, because a mispredicted branch
+    would stop the reads that follow."""
     last = len(query) - 1
     for i in range(len(query)):
         prefetch(position_of_id, query[min(i + _AHEAD, last)])  # type: ignore[call-arg]  # the compiler passes the context
@@ -72,7 +72,7 @@ def _locate_in_map(position_of_id, zero, node, num_nodes, query, position):
 
 @compiled
 def _place_all(position_of_id, zero, node):
-    """Writes the positions of distinct nodes to an empty map. Returns -1, or the index of a repeated node, after which the map must not be used."""
+    """Writes the positions of distinct nodes to an empty map. Returns -1, or the index of a repeated node. After a repeated node the map must not be used."""
     for i in range(len(node)):
         if position_of_id[node[i]] >= zero:
             return i
@@ -81,7 +81,7 @@ def _place_all(position_of_id, zero, node):
 
 
 class PositionMaps:
-    """Dense maps from node id to batch position, reused without clearing: a batch's entries are larger than the entries of all earlier batches.
+    """Dense maps from node id to batch position, reused without clearing: the entries that a batch writes are larger than the entries of all earlier batches.
 
     There is one map per working thread, with 4 bytes per node of the graph. Above `max_bytes` a map is slower than a hash table and is not used.
     """
@@ -103,14 +103,14 @@ class PositionMaps:
         return position_of_id, zero
 
     def give_back(self, position_of_id: np.ndarray, zero: int, num_nodes: int) -> None:
-        """Takes back a map with positions below `num_nodes`."""
+        """Takes back a map after a batch of `num_nodes` nodes."""
         self._free.append((position_of_id, zero + num_nodes))
 
 
 class Relabeler:
-    """Positions of nodes in a batch: first `node`, then other nodes in order of first appearance.
+    """Positions of nodes in a batch: first the nodes in `node`, then other nodes in order of first appearance.
 
-    With `maps` it uses a borrowed dense map, which `close` gives back; without, or if maps do not fit, it uses a hash table.
+    With `maps` it borrows a dense map, and `close` gives the map back. Without `maps`, or if the maps do not fit, it uses a hash table.
     """
 
     def __init__(self, node: np.ndarray, maps: PositionMaps | None = None) -> None:
@@ -139,7 +139,7 @@ class Relabeler:
         most = self._num_nodes + len(query)
         if self._maps is None and 2 * most > len(self._table[0]):
             self._table = hash_table(self.node, 2 * most)
-        if most >= len(self._node):  # one more than needed: the map's loop writes ahead
+        if most >= len(self._node):  # one entry more than needed, because the map's loop writes one entry ahead
             grown = np.empty(max(most + 1, 2 * len(self._node)), np.int64)
             grown[: self._num_nodes] = self.node
             self._node = grown
@@ -151,7 +151,7 @@ class Relabeler:
         return position
 
     def close(self) -> None:
-        """Gives a borrowed map back. After an error it is not called, and the map is dropped."""
+        """Gives a borrowed map back. After an error `close` is not called, and the map is dropped."""
         if self._maps is not None:
             self._maps.give_back(self._map, self._zero, self._num_nodes)
 

@@ -8,7 +8,7 @@ from graphmill.samplers.kernels.prefetch import prefetch
 
 @compiled
 def _group(node, offsets, owner, num_of):
-    """Fills `owner` and the counts `num_of`; returns the index of a node beyond the offsets, or -1."""
+    """Writes the owner of each node to `owner` and the count per owner to `num_of`. Returns the index of a node beyond the offsets, or -1."""
     last = len(offsets) - 1
     for i in range(len(node)):
         low, high = 0, last
@@ -32,9 +32,9 @@ def _place_by_group(owner, start, order):
 
 
 def group_by_owner(node: np.ndarray, offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(order int64 [n], ends int64 [owners]): order[ends[p - 1]:ends[p]] are the positions of owner p's nodes, ascending.
+    """(order int64 [n], ends int64 [owners]). The positions of owner p's nodes, ascending, are order[ends[p - 1]:ends[p]].
 
-    Owner p has the ids [offsets[p], offsets[p + 1]). Raises IndexError with the position of an id without an owner.
+    Owner p has the ids [offsets[p], offsets[p + 1]). Raises IndexError with the position of an id that has no owner.
     """
     owner, num_of = np.empty(len(node), np.int32), np.zeros(len(offsets) - 1, np.int64)
     bad = _group(node, offsets, owner, num_of)
@@ -56,7 +56,7 @@ def _own_rows(node, start, num_rows, row):
 
 
 def own_rows(node: np.ndarray, start: int, num_rows: int) -> np.ndarray:
-    """int64 [n]: rows of ids in [start, start + num_rows). Raises IndexError with the position of an id outside."""
+    """int64 [n]: rows of ids in [start, start + num_rows). Raises IndexError with the position of an id outside this range."""
     row = np.empty(len(node), np.int64)
     bad = _own_rows(node, start, num_rows, row)
     if bad >= 0:
@@ -64,14 +64,14 @@ def own_rows(node: np.ndarray, start: int, num_rows: int) -> np.ndarray:
     return row
 
 
-AHEAD = 8  # rows between a prefetch and its read: enough to hide a miss, few enough for the nearest cache
+AHEAD = 8  # rows between a prefetch and its read: enough to hide a cache miss, few enough for the nearest cache
 _IN_ORDER = np.empty(0, np.int64)
-_LINE_WORDS = 8  # of 8 bytes in a cache line; narrower words prefetch a line more than once, which costs little
+_LINE_WORDS = 8  # 8-byte words in a cache line; narrower words prefetch a line more than once at little cost
 
 
 @compiled
 def _take_rows(table, row, position, out):
-    """Copies to out[position], or in order if `position` is empty: without reading positions it takes 5 % less time."""
+    """Copies table[row] to out[position]; if `position` is empty, in order. The copy in order reads no positions and takes 5 % less time."""
     in_order = len(position) == 0
     width, flat = table.shape[1], table.reshape(-1)
     for i in range(len(row)):
@@ -95,7 +95,7 @@ def _take_values(column, row, position, out):
 
 
 def take_rows(table: np.ndarray, row: np.ndarray, out: np.ndarray) -> None:
-    """out[:] = table[row] for a table [·, width] with out's dtype. Rows must be in the table."""
+    """out[:] = table[row] for a table [·, width] with the dtype of `out`. Rows must be in the table."""
     if len(row) and table.shape[1]:
         _take_rows(_as_words(table), row, _IN_ORDER, _as_words(out))
 
@@ -110,6 +110,6 @@ def place_rows(table: np.ndarray, row: np.ndarray, position: np.ndarray | None, 
 
 
 def _as_words(rows: np.ndarray) -> np.ndarray:
-    """The same memory as the widest words that divide a row: fewer copies per row, for any dtype (numba has no float16)."""
+    """A view of the same memory with the widest words that divide a row. This means fewer copies per row, for any dtype (numba has no float16)."""
     num_bytes = rows.itemsize * (rows.shape[1] if rows.ndim == 2 else 1)
     return rows.view(f"u{next(size for size in (8, 4, 2, 1) if num_bytes % size == 0)}")

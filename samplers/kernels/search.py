@@ -1,8 +1,8 @@
 """Compiled steps of many breadth-first searches at once. They release the GIL and keep no state.
 
-Subgraph g is the first size[g] entries of row g of `member` (stored ids), in order of discovery; its newest layer begins at layer_start[g]. Discovery
-goes layer by layer through the lists of the layer's nodes in their order, each list ascending in permanent id. So the order, and every draw by place in
-it, is a function of the graph in permanent ids.
+Subgraph g is the first size[g] entries of row g of `member` (stored ids), in order of discovery. Its newest layer begins at layer_start[g]. The search reads
+the lists of a layer's nodes in the order of these nodes; each list ascends in permanent id. So the order, and every draw by position in this order, depends
+only on the graph in permanent ids.
 """
 
 import numpy as np
@@ -12,14 +12,14 @@ from graphmill.samplers.kernels.draws import waiting_time
 from graphmill.samplers.kernels.random_streams import below, hash64
 from graphmill.samplers.kernels.subgraphs import find_slot, table_bits
 
-# A list of this length is hashed once for all subgraphs and drawn from by rejection, instead of being read for each subgraph. The choice may depend only
-# on the list: a subgraph must not depend on the other subgraphs of its batch.
+# A list of at least this length is hashed once for all subgraphs and drawn from by rejection, instead of being read for each subgraph. The choice may
+# depend only on the list, because a subgraph must not depend on the other subgraphs of its batch.
 HUB_DEGREE = 8192
 
 
 @compiled
 def frontier(member, size, layer_start):
-    """Nodes of the newest layers of all subgraphs that can still grow, subgraph after subgraph."""
+    """Nodes of the newest layers of all subgraphs that can still grow, subgraph by subgraph."""
     most = member.shape[1]
     total = 0
     for g in range(len(size)):
@@ -37,9 +37,9 @@ def frontier(member, size, layer_start):
 
 @compiled
 def _hash_hubs(number, start, degree, neighbor, hub_degree, most):
-    """A table from neighbor to first place in the list, for each long list among `number`.
+    """For each long list among `number`, a hash table from a neighbor to its first position in the list.
 
-    Returns (offset [lists], bits [lists], ids, places); offset is -1 for a list that is short or has fewer than 2 · most distinct nodes.
+    Returns (offset [lists], bits [lists], ids, places). offset is -1 for a list that is short or has fewer than 2 · most distinct nodes.
     """
     offset = np.full(len(start), -1, np.int64)
     bits = np.zeros(len(start), np.int64)
@@ -88,8 +88,8 @@ def _draw_from_hubs(
 ):
     """Writes `room` distinct nodes to candidate[:room], uniform among the candidates and the new nodes of hub lists.
 
-    Draws places among all of them; rejects known nodes, and every place of a node except its first. It ends, since a hub list has at least 2 · most
-    distinct nodes and fewer than most are known.
+    Draws positions among all of them; rejects known nodes, and every position of a node except its first. The loop ends, because a hub list has at least 2 ·
+    most distinct nodes and fewer than most are known.
     """
     hubs = np.empty(len(numbers), np.int64)
     num_hubs, total = 0, num_candidates
@@ -130,10 +130,11 @@ def _draw_from_hubs(
 
 @compiled
 def _draw_by_weight(key, room, candidate, numbers, start, degree, neighbor, weight, table, table_size):
-    """Writes at most `room` distinct new nodes of the lists to `candidate`, drawn one after the other by the weights of entries; returns their number.
+    """Writes at most `room` distinct new nodes of the lists to `candidate`, drawn one after another by the weights of entries. Returns the number of nodes
+    written.
 
-    An entry waits an exponential time with its weight as rate, a node for its first entry (Efraimidis and Spirakis, IPL 97(5), 2006); a weight of 0 waits
-    forever.
+    An entry waits an exponential time with its weight as rate. A node waits for the first of its entries (Efraimidis and Spirakis, IPL 97(5), 2006). An entry
+    of weight 0 is never drawn.
     """
     wait, entry = np.empty(len(candidate), np.float64), np.empty(len(candidate), np.int64)
     found = 0
@@ -155,10 +156,10 @@ def _draw_by_weight(key, room, candidate, numbers, start, degree, neighbor, weig
 
 @compiled
 def advance(member, size, layer_start, number, start, degree, neighbor, weight, root_key, hop, hub_degree):
-    """Adds the next layer to every subgraph that can still grow, in place; `number` are the list numbers of `frontier`.
+    """Adds the next layer, in place, to every subgraph that can still grow. `number` are the list numbers of `frontier`.
 
-    If a layer does not fit, a part of it fills the subgraph: uniformly random, or by weight if `weight` is not empty. The cost is linear in the lists of
-    the layer; lists of `hub_degree` entries or more are read once for all subgraphs.
+    If a layer does not fit, a part of the layer fills the subgraph. The part is uniformly random or, if `weight` is not empty, drawn by weight. The cost is
+    linear in the lists of the layer. Lists of `hub_degree` entries or more are read once for all subgraphs.
     """
     num_graphs, most = member.shape
     offset, bits, hub_id, hub_place = _hash_hubs(number, start, degree, neighbor, hub_degree, most)
@@ -220,7 +221,7 @@ def advance(member, size, layer_start, number, start, degree, neighbor, weight, 
 
 @compiled
 def pack_members(member, layer_size):
-    """(node int64 [k], hop int16 [k]): the used entries of `member`; subgraph g has layer_size[h, g] nodes at hop h."""
+    """(node int64 [k], hop int16 [k]): the used entries of `member`. layer_size[h, g] is the number of subgraph g's nodes at hop h."""
     total = np.sum(layer_size)
     node = np.empty(total, np.int64)
     hop = np.empty(total, np.int16)

@@ -1,7 +1,7 @@
 """Compiled loops over one partition's lists for samplers of many small subgraphs. They release the GIL and keep no state.
 
-Lists lie in mapped files, which may change while they are read. So a loop reads the bounds of a list once and checks them, and checks every id before it
-uses the id as an address. A value out of range raises `DamagedLists`.
+Lists are in mapped files, which may change while they are read. Therefore a loop reads the bounds of a list once and checks them, and it checks every id before
+it uses the id as an address. A value out of range raises `DamagedLists`.
 """
 
 import numba
@@ -12,14 +12,14 @@ from graphmill.samplers.kernels.random_streams import below, hash64
 
 _FIBONACCI = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio: Knuth's multiplicative hash
 
-# A list of this length, of a node in this many sets, is hashed once instead of being read for every set: no quadratic cost at hubs.
+# A list of HUB_DEGREE or more entries, of a node in _HUB_SETS or more sets, is hashed once, not read for every set. This avoids a quadratic cost.
 HUB_DEGREE = 4096
 _HUB_SETS = 8
 _FILTER_BITS = 14  # 16 KiB, within the first cache
 
 
 class DamagedLists(Exception):
-    """Bounds of lists, or ids, are out of range: the file has changed since it was opened and checked."""
+    """The bounds of lists, or ids, are out of range: the file has changed since it was opened and checked."""
 
 
 @compiled
@@ -29,7 +29,7 @@ def list_bounds(indptr, row, num_entries):
     for i in range(len(row)):
         first = indptr[row[i]]
         start[i], degree[i] = first, indptr[row[i] + 1] - first
-    signs = np.int64(0)  # negative if any value is; a separate loop, so that the reads above do not wait
+    signs = np.int64(0)  # negative if any value is negative; a separate loop, so the reads above do not wait
     for i in range(len(row)):
         end = start[i] + degree[i]
         signs |= start[i] | degree[i] | end | (num_entries - end)
@@ -40,7 +40,7 @@ def list_bounds(indptr, row, num_entries):
 
 @numba.njit(inline="always")
 def table_bits(num_entries):
-    """Bits of a table that `num_entries` entries fill at most by half."""
+    """Number of bits of a hash table that is at most half full with `num_entries` entries."""
     bits = 4
     while (1 << bits) < 2 * num_entries:
         bits += 1
@@ -49,7 +49,7 @@ def table_bits(num_entries):
 
 @numba.njit(inline="always")
 def find_slot(table_id, offset, bits, node):
-    """The slot of `node` in the open-addressing table of 2^bits slots at `offset`, or the empty slot (-1) where it belongs."""
+    """The slot of `node` in the open-addressing table of 2^bits slots that begins at `offset`. If `node` is not in the table: the empty slot (-1) for it."""
     mask = (1 << bits) - 1
     slot = np.int64((np.uint64(node) * _FIBONACCI) >> np.uint64(64 - bits))
     while table_id[offset + slot] != -1 and table_id[offset + slot] != node:
@@ -59,9 +59,9 @@ def find_slot(table_id, offset, bits, node):
 
 @compiled
 def list_neighbors(indptr, indices, other_indptr, other_indices, both, row, max_degree):
-    """Whole lists of each row, if `both` with the second pair's list after the first's: (degree, count, neighbor).
+    """Whole lists of each row: (degree, count, neighbor). With `both`, the second pair's list follows the first pair's list.
 
-    A list longer than `max_degree[i]` is left out; an empty `max_degree` sets no bound.
+    A list longer than `max_degree[i]` is left out. An empty `max_degree` sets no bound.
     """
     start, degree = list_bounds(indptr, row, len(indices))
     other_start, other_degree = start, np.zeros(len(row) if both else 0, np.int64)
@@ -90,7 +90,7 @@ def list_neighbors(indptr, indices, other_indptr, other_indices, both, row, max_
 
 @compiled
 def step_walks(indptr, indices, other_indptr, other_indices, both, node, row, walk, key):
-    """The next node of each walk: uniform among the entries of its node's list, the node itself if the list is empty."""
+    """The next node of each walk: uniform among the entries of its node's list; if the list is empty, the node itself."""
     reached = np.empty(len(row), indices.dtype)
     for i in range(len(row)):
         first, end = indptr[row[i]], indptr[row[i] + 1]
@@ -118,10 +118,11 @@ def grown(array, length):
 
 @compiled
 def _hub_edges(begin, degree, indices, row, position, row_ptr, member, graph_ptr, hub_degree):
-    """Edges into the requested entries whose node has a long list and is in many sets.
+    """Edges into those requested entries whose node has a long list and is in many sets.
 
-    Returns (start [n], count [n], source, edge): entry i has the sources source[start[i] : start[i] + count[i]] and the edges at the same places of
-    `edge`; start is -1 for other nodes. One table per such node maps a neighbor to its first place in the list, and each place to the neighbor's next.
+    Returns (start [n], count [n], source, edge). Entry i has the sources source[start[i] : start[i] + count[i]], and `edge` has their edges at the same
+    positions. start is -1 for all other entries. Each such node has one hash table from a neighbor to its first position in the list; each position points to
+    the neighbor's next position.
     """
     start = np.full(len(row), -1, np.int64)
     count = np.zeros(len(row), np.int64)
@@ -150,7 +151,7 @@ def _hub_edges(begin, degree, indices, row, position, row_ptr, member, graph_ptr
             if len(table_id) < 1 << bits:
                 table_id, table_place = np.empty(1 << bits, indices.dtype), np.empty(1 << bits, np.int64)
             table_id[: 1 << bits] = -1
-            following = np.empty(last - first, np.int64)  # the next place of the same neighbor, or -1
+            following = np.empty(last - first, np.int64)  # the next position of the same neighbor, or -1
             for e in range(last - 1, first - 1, -1):
                 node = indices[e]
                 slot = find_slot(table_id, 0, bits, node)
@@ -180,13 +181,13 @@ def _hub_edges(begin, degree, indices, row, position, row_ptr, member, graph_ptr
 
 @compiled
 def induced_subgraphs(indptr, indices, row, position, row_ptr, member, graph_ptr, hub_degree, with_entry):
-    """In-neighbors of each requested entry in its own set: (count [n], positions in `member` int32, places of edges in `indices` or empty).
+    """In-neighbors of each requested entry within its own set: (count [n], positions in `member` int32, positions of edges in `indices` or empty).
 
-    The requested entries have the places `position` in their sets [row_ptr[g], row_ptr[g + 1]); set g's members are [graph_ptr[g], graph_ptr[g + 1]).
-    Both are the same sets unless sources are of another type.
+    The requested entries have the positions `position`, and those of set g are in [row_ptr[g], row_ptr[g + 1]). The members of set g are in [graph_ptr[g],
+    graph_ptr[g + 1]). Both are the same sets unless the sources are of another type.
 
-    Linear in the lists of the requested entries. A node in many sets with `hub_degree` in-edges or more costs one pass over its list, and one look-up per
-    member of its sets.
+    The cost is linear in the lists of the requested entries. A node that is in many sets and has `hub_degree` in-edges or more costs one pass over its list,
+    and one look-up per member of its sets.
     """
     begin, degree = list_bounds(indptr, row, len(indices))
     hub_start, count, hub_source, hub_edge = _hub_edges(
@@ -197,7 +198,7 @@ def induced_subgraphs(indptr, indices, row, position, row_ptr, member, graph_ptr
         largest = max(largest, graph_ptr[g + 1] - graph_ptr[g])
     table_id = np.empty(1 << table_bits(largest), member.dtype)
     table_position = np.empty(len(table_id), np.int32)
-    # Most entries are not members: a byte per hash, nearly always 0, shows this with a branch that the processor predicts.
+    # Most entries are not members. One byte per hash, nearly always 0, detects them with a branch that the processor predicts well.
     maybe = np.zeros(1 << _FILTER_BITS, np.uint8)
     filter_shift = np.uint64(64 - _FILTER_BITS)
     neighbor = np.empty(max(16, 4 * len(row)), np.int32)
