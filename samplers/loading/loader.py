@@ -1,7 +1,7 @@
-"""Streams a rank's minibatches: sampled ahead by threads, delivered in order, bounded by count and bytes.
+"""Streams a rank's minibatches: threads sample them in advance, and the loader delivers them in order, within bounds on count and bytes.
 
-The loader adds no randomness: a batch is the result of `sampler.sample(epoch, batch)`, so the whole position is (epoch, step). A plain PyTorch loop can
-iterate it, without Ray. Stages: plan, sample, fetch (inside the sampler), collate, pin, copy.
+The loader adds no randomness. A batch is the result of `sampler.sample(epoch, batch)`, so the position is fully described by (epoch, step). A plain PyTorch
+loop can iterate over the loader, without Ray. Stages: plan, sample, fetch (inside the sampler), collate, pin, copy.
 """
 
 import time
@@ -24,7 +24,7 @@ from graphmill.samplers.vocabulary.options import LoaderOptions
 from graphmill.samplers.vocabulary.rank_shares import own_positions
 from graphmill.samplers.vocabulary.stage_clock import stage
 
-# Fields of LoaderStats: time of the sampling threads by stage; in `blocked_s` they had nothing to do.
+# Fields of LoaderStats that hold the time of the sampling threads by stage. In `blocked_s` the threads had no work.
 STAGE_SECONDS = ("plan_s", "sample_s", "fetch_s", "collate_s", "pin_s", "copy_s", "blocked_s")
 
 
@@ -42,10 +42,10 @@ class LoaderStats:
     collate_s: float = 0.0
     pin_s: float = 0.0
     copy_s: float = 0.0
-    blocked_s: float = 0.0  # the sampling threads waited for room: the consumer is slower
-    wait_s: float = 0.0  # the consumer waited for a batch: the sampling threads are slower
-    queue_depth_sum: int = 0  # number of waiting finished batches, summed over requests for a batch
-    peak_bytes: int = 0  # largest number of bytes of waiting finished batches
+    blocked_s: float = 0.0  # the sampling threads waited for room, because the consumer is slower
+    wait_s: float = 0.0  # the consumer waited for a batch, because the sampling threads are slower
+    queue_depth_sum: int = 0  # sum over requests for a batch: number of finished batches that wait
+    peak_bytes: int = 0  # largest total size of finished batches that wait
 
     def as_dict(self) -> dict[str, float]:
         return {name: float(value) for name, value in vars(self).items()}
@@ -53,7 +53,7 @@ class LoaderStats:
 
 @dataclass(frozen=True)
 class _Ready:
-    """A batch that has passed all stages."""
+    """A batch that has passed all stages and waits for the consumer."""
 
     batch: Any
     arrived: torch.cuda.Event | None
@@ -65,14 +65,14 @@ class _Ready:
 @dataclass
 class _Position:
     epoch: int = 0
-    delivered: int = 0  # of this rank's batches of the epoch
+    delivered: int = 0  # number of this rank's batches of the epoch
     stream: OrderedStream[_Ready] | None = field(default=None, repr=False)
 
 
 def _planned(
     sampler: Sampler, options: LoaderOptions, batches: list[int], num_epochs: int, shared: Sequence[SharedRows]
 ) -> ScheduledBatches | None:
-    """The fetcher of rows by plan; None without cache_bytes, or if all partitions are read in this process.
+    """Returns the fetcher that follows a plan of rows. Returns None without cache_bytes, or if all partitions are read in this process.
 
     Raises ConfigError for a sampler that does not know a batch's nodes in advance.
     """
@@ -87,21 +87,22 @@ def _planned(
 
 
 class Loader:
-    """A rank's view of a sampler. Use it as a context manager, or call `close`, so that no thread stays behind.
+    """Delivers a rank's batches of a sampler. Use it as a context manager, or call `close`, so that no thread remains.
 
     `collate` turns the sampler's batch into a frozen dataclass of tensors: `to_torch` makes a TorchBatch from a MiniBatch.
-    An iteration runs from the position to the end of its epoch and leaves the position at the next epoch's start:
+    An iteration runs from the current position to the end of the epoch. Afterwards the position is the start of the next epoch:
 
         for _ in range(epochs):
             for batch in loader: ...
 
-    The position moves past a batch when the batch is handed over, so `state_dict` after a step's work resumes with the next step.
+    The position moves past a batch when the batch is delivered. A `state_dict` taken after a step's work therefore resumes with the next step.
 
     A step is one batch for each of `num_positions`, by default the number of ranks. With more positions, a rank goes through its own positions
-    (`graphmill.samplers.vocabulary.rank_shares.own_positions`) in each step. Steps, and the state between two steps, do not depend on the ranks.
+    (`graphmill.samplers.vocabulary.rank_shares.own_positions`) in each step. Steps do not depend on the number of ranks, and the state between two steps does
+    not either.
 
-    `num_epochs`: number of consecutive epochs, as far as known; rows are planned across their ends. `shared`: for each type of nodes, rows that need no
-    plan.
+    `num_epochs`: number of consecutive epochs, if known; the plan of rows continues across the ends of these epochs. `shared`: for each type of nodes, rows in
+    shared memory, which the plan leaves out.
     """
 
     def __init__(
@@ -145,11 +146,11 @@ class Loader:
         if kind is None:
             self.close()
             return
-        with suppress(DeadlineError):  # the error being raised says more and must not wait for a hanging thread
+        with suppress(DeadlineError):  # The original error says more, and must not wait for a thread that hangs.
             self.close(timeout_s=min(0.5, self._options.close_timeout_s))
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Drops queued batches and waits for the threads. Raises DeadlineError with the name of a thread that does not end in time."""
+        """Drops queued batches and waits for the threads to end. Raises DeadlineError with the name of a thread that does not end in time."""
         self._closed = True
         if self.planned is not None:
             self.planned.cancel()
@@ -171,7 +172,7 @@ class Loader:
         return f"Loader(epoch {position.epoch}, step {step} of {self.num_steps}, {self._sampler!r})"
 
     def reset(self, epoch: int, step: int = 0) -> None:
-        """Moves the position; a running iteration ends. Raises ConfigError for a step that does not exist."""
+        """Moves the position. A running iteration ends. Raises ConfigError for a step that does not exist."""
         if epoch < 0 or not 0 <= step <= self.num_steps:
             raise ConfigError(
                 f"loader: expected an epoch >= 0 and a step in [0, {self.num_steps}], got {epoch} and {step}"
@@ -180,9 +181,9 @@ class Loader:
         self._position = _Position(epoch, step * len(self.positions))
 
     def state_dict(self) -> dict[str, int | str]:
-        """The position, which is all that a resume needs, with hashes of its data and options.
+        """The position, with hashes of its data and options. A resume needs nothing else.
 
-        Raises ConfigError within a step, when only some of this rank's batches of the step are handed over.
+        Raises ConfigError in the middle of a step, when only a part of this rank's batches of the step is delivered.
         """
         epoch, (step, more) = self._position.epoch, divmod(self._position.delivered, len(self.positions))
         if more:
@@ -198,7 +199,7 @@ class Loader:
         return {"data": sampler.content_hash[:16], "fingerprint": sampler_fingerprint(sampler, self._num_positions)}
 
     def load_state_dict(self, state: Mapping[str, int | str]) -> None:
-        """Moves to a saved position. Raises ConfigError if it was saved with other data, options, batches or ranks."""
+        """Moves to a saved position. Raises ConfigError if the position was saved with different data, options, batches or ranks."""
         if set(state) != {"epoch", "step", "data", "fingerprint"}:
             raise ConfigError(
                 f"loader state: expected epoch, step, data and fingerprint, got {sorted(state)}; if an earlier version saved it, begin "
@@ -218,15 +219,15 @@ class Loader:
         self.reset(int(state["epoch"]), int(state["step"]))
 
     def epoch(self, epoch: int, start_step: int = 0) -> Iterator[Any]:
-        """Yields this rank's batches of an epoch from `start_step` on: `reset`, then iterate."""
+        """Yields this rank's batches of an epoch from `start_step` on. Same as `reset`, then iteration."""
         self.reset(epoch, start_step)
         return iter(self)
 
     def __iter__(self) -> Iterator[Any]:
         """Yields batches from the position to the end of its epoch.
 
-        Raises what a stage raised (a Graphmill error with its own type, others as StageError; the stage's traceback, also a server's, is the error's
-        cause and note), or DeadlineError if a batch takes longer than `timeout_s`.
+        Raises the error of a stage: a Graphmill error with its own type, any other error as StageError. The stage's traceback, also one from a server, is the
+        cause and note of the error. Raises DeadlineError if a batch takes longer than `timeout_s`.
         """
         if self._closed:
             raise ConfigError("loader: expected an open loader, this one is closed; build another")
@@ -253,14 +254,14 @@ class Loader:
                 self.stats.blocked_s += stream.blocked_s - blocked_s
                 blocked_s = stream.blocked_s
                 yield self._copy.receive(ready.batch, ready.arrived)
-                del ready  # only the consumer holds the batch from here
+                del ready  # from here on only the consumer holds the batch
                 if position is not self._position or position.stream is not stream:
-                    return  # reset, closed or iterated again in the meantime
+                    return  # the loader was reset, closed or iterated again in the meantime
             self._position = _Position(epoch + 1)
         finally:
             stream.cancel()
             if self.planned is not None and position.stream is stream and position is self._position:
-                self.planned.cancel()  # not at the end of an epoch: the next epoch continues the plan
+                self.planned.cancel()  # not at the end of an epoch, because the next epoch continues the plan
             self._largest_bytes = max(self._largest_bytes, stream.largest_bytes)
 
     def _stop_stream(self, timeout_s: float | None = None) -> None:
@@ -268,18 +269,18 @@ class Loader:
         stream, self._position.stream = self._position.stream, None
         if stream is not None:
             stream.cancel()
-            if self.planned is not None:  # first: it blocks the stream's threads
+            if self.planned is not None:  # closed first, because it blocks the stream's threads
                 self.planned.close(timeout_s)
             stream.close(timeout_s)
 
     def _batch_of(self, number: int) -> int:
-        """The sampler's number for this rank's batch `number`."""
+        """The sampler's number for this rank's batch `number` of the epoch."""
         step, place = divmod(number, len(self.positions))
         return step * self._num_positions + self.positions[place]
 
     def _make(self, epoch: int, number: int) -> _Ready:
-        """All stages of this rank's batch `number` of the epoch; runs in a sampling thread."""
-        with stage("sample"):  # a sampler may name further stages
+        """Runs all stages of this rank's batch `number` of the epoch, in a sampling thread."""
+        with stage("sample"):  # a sampler may report further stages
             if self.planned is None:
                 minibatch = self._sampler.sample(epoch, self._batch_of(number))
             else:
@@ -319,7 +320,7 @@ class Loader:
             setattr(stats, f"{name}_s", getattr(stats, f"{name}_s") + seconds.get(name, 0.0))
 
     def _failure(self, delivery: Delivery[_Ready], epoch: int, step: int) -> BaseException:
-        """The error for the consumer, with its place, and the whole traceback as a note, which survives pickling."""
+        """The error that the consumer receives. It names the batch and the stage, and has the whole traceback as a note, which survives pickling."""
         cause = delivery.error
         assert cause is not None
         if isinstance(cause, GraphmillError):
@@ -327,7 +328,7 @@ class Loader:
         elif isinstance(cause, Exception):
             error = StageError(f"{type(cause).__name__}: {cause}")
         else:
-            return cause  # SystemExit and the like keep their type
+            return cause  # SystemExit and similar errors keep their type
         error.at(f"stage {delivery.clock.stage}, epoch {epoch}, step {step}", f"rank {self._rank}")
         error.add_note("".join(traceback.format_exception(cause)).rstrip())
         error.__cause__ = cause

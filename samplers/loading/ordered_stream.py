@@ -1,7 +1,7 @@
-"""Numbered work done ahead by threads and handed over in order, bounded by count and bytes.
+"""Numbered work that threads do in advance and that is delivered in order, within bounds on count and bytes.
 
-Results may finish in any order and wait for their turn. An error is raised at the next `take`, even before its turn. Threads wait for room or for the
-end, in steps of a second; the consumer waits until its deadline.
+Results may finish in any order; each waits for its turn. An error is raised at the next `take`, even before its turn. Threads wait for room or for the end, in
+steps of a second. The consumer waits until its deadline.
 """
 
 import threading
@@ -20,17 +20,17 @@ _POLL_S = 1.0
 
 @dataclass(frozen=True)
 class Bounds:
-    """Bounds of the work ahead."""
+    """Bounds of the work in advance."""
 
     threads: int
-    ahead: int  # results finished or under way, and not handed over
-    max_bytes: int  # of these results; one under way counts as the largest so far, and one result is always allowed
+    ahead: int  # results finished or under way, but not delivered
+    max_bytes: int  # bytes of these results; one under way counts as the largest so far; one is always allowed
     timeout_s: float
 
 
 @dataclass
 class Delivery(Generic[Result]):
-    """The work for one number: under way, finished or failed."""
+    """The work for one number: running, finished or failed."""
 
     clock: StageClock = field(default_factory=StageClock)
     thread: str = ""
@@ -41,7 +41,7 @@ class Delivery(Generic[Result]):
 
 
 class OrderedStream(Generic[Result]):
-    """Results of `work(number)` for numbers start … stop-1, in order. Call `begin`; then `close`, or read to the end, so that no thread stays behind."""
+    """Results of `work(number)` for numbers start … stop-1, in order. Call `begin`. Afterwards call `close` or read to the end, so that no thread remains."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class OrderedStream(Generic[Result]):
     ) -> None:
         self._work, self._size, self._bounds, self._stop = work, size, bounds, stop
         self._changed = threading.Condition()
-        self._claimed = self._delivered = start  # next number to begin, next to hand over
+        self._claimed = self._delivered = start  # next number to begin, next number to deliver
         self._under_way: dict[int, Delivery[Result]] = {}
         self._failed: int | None = None
         self._cancelled = False
@@ -67,13 +67,13 @@ class OrderedStream(Generic[Result]):
         ]
 
     def begin(self) -> None:
-        """Starts the threads. Not in the constructor, so that a caller interrupted here has a stream to cancel."""
+        """Starts the threads. The constructor does not start them, so that a caller that is interrupted here has a stream to cancel."""
         for thread in self._threads:
             thread.start()
 
     @property
     def num_finished(self) -> int:
-        """Number of results that wait to be handed over."""
+        """Number of finished results that wait for delivery."""
         with self._changed:
             return sum(delivery.done for delivery in self._under_way.values())
 
@@ -86,7 +86,7 @@ class OrderedStream(Generic[Result]):
         return ahead < self._bounds.ahead and expected <= self._bounds.max_bytes
 
     def _claim(self) -> tuple[int, Delivery[Result]] | None:
-        """The next number, once there is room; None at the end."""
+        """The next number, as soon as there is room; None at the end."""
         with self._changed:
             began = time.perf_counter()
             while not (self._cancelled or self._failed is not None or self._claimed >= self._stop):
@@ -133,7 +133,7 @@ class OrderedStream(Generic[Result]):
             self._changed.notify_all()
 
     def finished_from(self, number: int) -> list[Result]:
-        """The finished results from `number` on, up to the first unfinished; they still wait to be handed over."""
+        """The finished results from `number` on, up to the first unfinished result. They still wait for delivery."""
         results: list[Result] = []
         with self._changed:
             while (delivery := self._under_way.get(number + len(results))) is not None and delivery.result is not None:
@@ -141,9 +141,9 @@ class OrderedStream(Generic[Result]):
         return results
 
     def take(self) -> tuple[int, Delivery[Result]]:
-        """The next result with its number, or the first failure, whatever its number.
+        """The next result with its number, or the first failure, even if the failure has a later number.
 
-        Raises DeadlineError with the stage of the awaited number if neither comes in time; StageError after `cancel`.
+        Raises DeadlineError, with the stage of the awaited number, if neither arrives in time; StageError after `cancel`.
         """
         deadline = time.monotonic() + self._bounds.timeout_s
         with self._changed:
@@ -164,7 +164,7 @@ class OrderedStream(Generic[Result]):
                 self._changed.wait(min(left, _POLL_S))
 
     def cancel(self) -> None:
-        """Begins no further work and drops finished results; does not wait."""
+        """Starts no further work and drops finished results. Does not wait."""
         with self._changed:
             self._cancelled = True
             self._under_way = {number: own for number, own in self._under_way.items() if not own.done}
@@ -172,7 +172,7 @@ class OrderedStream(Generic[Result]):
             self._changed.notify_all()
 
     def close(self, timeout_s: float) -> None:
-        """Cancels and waits for the threads. Raises DeadlineError with the names of threads that still work after `timeout_s`."""
+        """Cancels and waits for the threads to end. Raises DeadlineError with the names of the threads that still run after `timeout_s`."""
         self.cancel()
         with self._changed:
             standing = [_standing(number, delivery) for number, delivery in self._under_way.items()]

@@ -1,10 +1,11 @@
-"""A plan of the remote rows that a process keeps while it knows the next batches: the row whose next use is farthest is dropped first.
+"""Plans which remote rows a process keeps while it knows the next batches. The row whose next use is farthest in the future is dropped first.
 
-This is Belady's choice (IBM Systems Journal 5(2), 1966), with the freedom not to keep fetched rows: no plan that knows the same batches and has the same
-room fetches fewer rows. The plan moves no data, and its decisions depend only on the batches.
+This is Belady's choice (IBM Systems Journal 5(2), 1966), except that fetched rows need not be kept. No plan that knows the same batches and has the same room
+fetches fewer rows. The plan moves no data, and its decisions depend only on the batches.
 
-A kept row has a slot and a next use: the number of the batch that needs it next, or `never` (beyond the last batch) if no known batch does. Counts of
-slots for each next use find the rows to drop. Occurrences of nodes in known batches are numbered; `ring` has the next use after each occurrence.
+A kept row has a slot and a next use. The next use is the number of the batch that needs the row next, or `never` (a number beyond the last batch) if no known
+batch needs it. The plan counts the slots for each next use to find the rows to drop. Each appearance of a node in a known batch is an occurrence and has a
+number. `ring` has the next use after each occurrence.
 """
 
 from collections import deque
@@ -16,21 +17,21 @@ import numpy as np
 from graphmill.core.compile_cache import compiled
 from graphmill.samplers.kernels.prefetch import prefetch
 
-# In place of a slot: a row of this process, a row that must be fetched. NEAR - 1 - i: row i of the rows that the host's processes share.
+# Values instead of a slot. NEAR: a row of this process. ABSENT: a row that must be fetched. NEAR - 1 - i: row i of the rows shared by the host's processes.
 NEAR, ABSENT = -2, -1
 _NONE = -1
-_COUNTER = (1 << 31) - 1  # largest number of an occurrence; the next is 0
+_COUNTER = (1 << 31) - 1  # largest number of an occurrence; after it the numbers start again at 0
 _FIRST_RING = 1 << 16
-_SOON, _LATER = 8, 16  # distance of prefetches from the ring and the table
+_SOON, _LATER = 8, 16  # how many nodes ahead of their use the ring and the table are prefetched
 
-# table[2 v] is the slot of node v, table[2 v + 1] the number of its last occurrence in a known batch.
+# table[2 v] is the slot of node v. table[2 v + 1] is the number of its last occurrence in a known batch.
 
 
 @compiled
 def _split(node, start, stop, position, outside):
-    """Fills `position` with the positions of nodes in [start, stop), then of the other nodes; returns the number inside.
+    """Fills `position` with the positions of the nodes in [start, stop), followed by the positions of the other nodes. Returns the number of nodes inside.
 
-    Both kinds are written for every node and counted only for the right kind: a mispredicted branch would take longer.
+    The loop writes each position to both lists but advances only the list that it belongs to, because a mispredicted branch would take longer.
     """
     num_inside = num_outside = 0
     for i in range(len(node)):
@@ -44,7 +45,7 @@ def _split(node, start, stop, position, outside):
 
 @compiled
 def _admit(node, position, number, counter, table, ring, use, count):
-    """Makes `number` the next use after the previous occurrence of each node at these positions."""
+    """Sets `number` as the next use after the previous occurrence, for each node at these positions."""
     mask, never, num_nodes = len(ring) - 1, len(count) - 1, len(position)
     for k in range(num_nodes):
         if k + _LATER < num_nodes:
@@ -66,9 +67,9 @@ def _admit(node, position, number, counter, table, ring, use, count):
 
 @compiled
 def _look_up(node, position, table, near, shared, shared_row, hit, slot, absent):
-    """Finds the row of each node at these positions: fills positions by kind, shared rows and slots; returns the number of each kind.
+    """Finds the row of each node at these positions. Fills the positions by kind, the shared rows and the slots. Returns the number of nodes of each kind.
 
-    Most kinds are written for every node and counted only for the right kind: a mispredicted branch would take longer.
+    The loop writes each position to most lists but advances only the list that it belongs to, because a mispredicted branch would take longer.
     """
     num_near = num_shared = num_hit = num_absent = 0
     for k in range(len(position)):
@@ -89,7 +90,7 @@ def _look_up(node, position, table, near, shared, shared_row, hit, slot, absent)
 
 @compiled
 def _next_uses(node, position, counter, table, ring, never, following):
-    """The next use of each of these nodes after the batch whose occurrences begin at `counter`."""
+    """Finds the next use of each of these nodes after a batch. The numbers of the batch's occurrences begin at `counter`."""
     mask = len(ring) - 1
     for k in range(len(position)):
         i = position[k]
@@ -107,7 +108,7 @@ def _use(slot, following, use, count):
 
 @compiled
 def _count_wanted(following, taken, wanted):
-    """Counts next uses: `wanted` has an entry for every known batch from `taken` on, and an entry for never."""
+    """Counts next uses. `wanted` has one entry for each known batch from `taken` on, and a last entry for `never`."""
     last = len(wanted) - 1
     for k in range(len(following)):
         wanted[min(following[k] - taken, last)] += 1
@@ -115,9 +116,10 @@ def _count_wanted(following, taken, wanted):
 
 @compiled
 def _nearest(count, taken, wanted, num_slots):
-    """(next use before which all rows fit, number of fetched rows needed before it, number of rows of this next use that also fit).
+    """Finds which fetched rows fit into the slots. Returns (bound, count, count_of_bound).
 
-    Among equal next uses, kept rows stay before fetched rows.
+    All rows whose next use is before `bound` fit; `count` fetched rows are among them. Of the fetched rows whose next use is `bound`, `count_of_bound` also
+    fit. Among rows with the same next use, kept rows stay before fetched rows.
     """
     held = fetched = 0
     for i in range(len(wanted)):
@@ -131,12 +133,12 @@ def _nearest(count, taken, wanted, num_slots):
 
 @compiled
 def _make_room(num_victims, num_used, node_of, table, use, count, admitted, victim):
-    """Frees the slots whose next use is farthest: never, or else before `admitted`."""
+    """Frees the slots whose next use is farthest: first `never`, then the next uses from `admitted` - 1 down."""
     number, left = len(count), num_victims
     while left > 0:
         number = len(count) - 1 if number == len(count) else min(number, admitted) - 1
         left -= count[number]
-    of_last = count[number] + left if num_victims else 0  # number of rows of this next use to drop
+    of_last = count[number] + left if num_victims else 0  # number of rows to drop that have this next use
     found = 0
     for slot in range(num_used):
         if found == num_victims:
@@ -151,7 +153,8 @@ def _make_room(num_victims, num_used, node_of, table, use, count, admitted, vict
 
 @compiled
 def _fill(node, number, victim, num_used, node_of, table, use, count, found):
-    """Gives a slot to this node's row, needed next at `number`: the next free slot, else the next victim's; returns (slots used, victims used)."""
+    """Gives a slot to this node's row, whose next use is `number`. Takes the next unused slot or, if none is left, the slot of the next victim. Returns (slots
+    used, victims used)."""
     if num_used < len(node_of):
         slot, num_used = num_used, num_used + 1
     else:
@@ -163,7 +166,8 @@ def _fill(node, number, victim, num_used, node_of, table, use, count, found):
 
 @compiled
 def _keep(node, absent, following, bound, num_of_bound, victim, num_used, node_of, table, use, count, keep):
-    """Gives slots to the fetched rows needed before `bound`, and to `num_of_bound` rows needed at `bound`; returns the number of slots used."""
+    """Gives slots to the fetched rows whose next use is before `bound`, and to `num_of_bound` rows whose next use is `bound`. Returns the number of slots
+    used."""
     found = 0
     for k in range(len(absent)):
         keep[k] = ABSENT
@@ -177,7 +181,7 @@ def _keep(node, absent, following, bound, num_of_bound, victim, num_used, node_o
 
 @compiled
 def _absent(node, position, table, most, absent):
-    """Fills `absent` with the nodes at these positions without a kept row; returns their number, at most `most` + 1."""
+    """Fills `absent` with the nodes at these positions that have no kept row. Returns their number, at most `most` + 1."""
     found = 0
     for k in range(len(position)):
         if found > most:
@@ -205,7 +209,7 @@ def _still_kept(node, absent, keep, table):
 
 
 def _longest_run(offsets: np.ndarray, is_near: np.ndarray) -> tuple[int, int]:
-    """Bounds of the longest range of nodes whose partitions are all near."""
+    """Bounds of the longest range of nodes in which all partitions are near."""
     runs, at = [(0, 0)], 0
     for own, of_run in groupby(is_near):
         end = at + len(list(of_run))
@@ -217,24 +221,24 @@ def _longest_run(offsets: np.ndarray, is_near: np.ndarray) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Step:
-    """A batch's part in the plan: it reads slots, then writes fetched rows to slots. Positions are positions in the batch, ascending."""
+    """The part of one batch in the plan: it reads rows from slots, then writes fetched rows to slots. Positions are positions in the batch, ascending."""
 
     near: np.ndarray  # int64: positions of rows of this process
-    shared: np.ndarray  # int64: positions of rows that the host's processes share
-    shared_row: np.ndarray  # int64: the shared row of each
+    shared: np.ndarray  # int64: positions of rows in the host's shared memory
+    shared_row: np.ndarray  # int64: index of the shared row, for each of `shared`
     hit: np.ndarray  # int64: positions of kept rows
     slot: np.ndarray  # int64: the slot of each
-    absent: np.ndarray  # int64: positions of fetched rows
-    keep: np.ndarray  # int64: the slot of each after the batch, or ABSENT
-    ahead: np.ndarray  # nodes of later batches whose rows are fetched too
+    absent: np.ndarray  # int64: positions of rows that this batch fetches
+    keep: np.ndarray  # int64: slot after the batch, for each of `absent`, or ABSENT
+    ahead: np.ndarray  # nodes of later batches whose rows are fetched in advance
     ahead_slot: np.ndarray  # int64: the slot of each
 
 
 class RowSchedule:
     """Admits batches in order, as soon as they are known, and takes them in order. Not thread-safe.
 
-    The rows of near partitions (`offsets`, `is_near`) take no part: the process reads them itself. Memory: 8 bytes per node of the graph, 8 per slot, 8
-    to 20 per node of an admitted batch that is not taken, and 56 per node of the largest batch.
+    The rows of near partitions (`offsets`, `is_near`) are not planned, because the process reads them itself. Memory: 8 bytes per node of the graph, 8 per
+    slot, 8 to 20 per node of an admitted batch that is not taken, and 56 per node of the largest batch.
     """
 
     def __init__(self, offsets: np.ndarray, is_near: np.ndarray, num_slots: int) -> None:
@@ -242,17 +246,17 @@ class RowSchedule:
         self._table[::2] = np.repeat(np.where(is_near, NEAR, ABSENT).astype(np.int32), np.diff(offsets))
         self._node_of, self._use = np.empty((2, num_slots), np.int32 if offsets[-1] <= _COUNTER else np.int64)
         self._ring = np.empty(_FIRST_RING, np.int32)
-        # Reused by every batch: page faults take as long as filling the pages.
+        # Every batch reuses these arrays, because page faults would take as long as filling the pages.
         self._room, self._following = np.empty((6, 0), np.int64), np.empty((2, 0), np.int32)
         self._near = _longest_run(offsets, is_near)
-        # Number of the first occurrence; nodes; their positions, nodes in `_near` first; number of nodes in `_near`.
+        # Number of the first occurrence; nodes; their positions, first of the nodes in `_near`; number of nodes in `_near`.
         self._known: deque[tuple[int, np.ndarray, np.ndarray, int]] = deque()
         self._counter = 0
         self.num_used = 0
         self.begin(0, 0)
 
     def share(self, node: np.ndarray) -> None:
-        """Call before the first batch: these nodes' rows lie in shared memory, in this order, and take no part."""
+        """Call before the first batch. The rows of these nodes are in shared memory, in this order, and are not planned."""
         self._table[2 * node.astype(np.int64)] = NEAR - 1 - np.arange(len(node))
 
     @property
@@ -265,7 +269,7 @@ class RowSchedule:
         return self._taken
 
     def begin(self, first: int, num_batches: int) -> None:
-        """The next batch is `first` of `num_batches`. Kept rows stay; batches that were not taken are forgotten."""
+        """Begins with batch `first` of `num_batches`. Kept rows stay; batches that were not taken are forgotten."""
         for _, node, *_ in self._known:
             self._table[2 * node.astype(np.int64) + 1] = _NONE
         self._known.clear()
@@ -281,7 +285,7 @@ class RowSchedule:
         self._count[:] = 0
 
     def admit(self, node: np.ndarray) -> None:
-        """Adds the next known batch, by its distinct nodes."""
+        """Adds the next known batch, given by its distinct nodes."""
         first = self._counter if not self._known else self._known[0][0]
         held = ((self._counter - first) & _COUNTER) + len(node)
         if held > len(self._ring):
@@ -299,7 +303,7 @@ class RowSchedule:
         self._admitted += 1
 
     def _grow(self, first: int, held: int) -> None:
-        """Gives the ring room for twice as many occurrences. Those from `first` on are copied in two stretches of the old length."""
+        """Doubles the ring's room for occurrences. The occurrences from `first` on are copied in two stretches of the old length."""
         length, size = len(self._ring), 1 << held.bit_length() + 1
         grown = np.empty(size, np.int32)
         for stretch in (first // length, first // length + 1):
@@ -308,7 +312,7 @@ class RowSchedule:
         self._ring = grown
 
     def take(self, most_ahead: int = 0) -> Step:
-        """Takes the first admitted batch. If it fetches rows, it also fetches at most `most_ahead` rows of the next batches, for whole batches."""
+        """Takes the first admitted batch. If the batch fetches rows, up to `most_ahead` rows of the next batches are fetched too, always for whole batches."""
         counter, node, position, num_inside = self._known.popleft()
         num_near, num_shared, num_hit, num_absent = _look_up(node, position[num_inside:], self._table, *self._room)
         sizes = (num_near, num_shared, num_shared, num_hit, num_hit, num_absent)
@@ -343,7 +347,7 @@ class RowSchedule:
         return self.num_used, self._node_of, self._table, self._use, self._count
 
     def _victims(self, num_rows: int) -> np.ndarray:
-        """Slots for `num_rows` rows that do not fit into free slots: the slots of the rows with the farthest next use."""
+        """Finds slots for `num_rows` rows that do not fit into free slots. These are the slots of the rows with the farthest next use."""
         victim = np.empty(max(0, num_rows - (self.num_slots - self.num_used)), np.int32)
         _make_room(len(victim), *self._slots, self._admitted, victim)
         return victim

@@ -1,11 +1,11 @@
-"""Batches whose remote rows are fetched by plan: a fetched row is kept while known batches need it again, within a budget of bytes.
+"""Batches whose remote rows are fetched by plan. A fetched row is kept, within a budget of bytes, while known batches need it again.
 
-Threads draw batches ahead, without rows, across the ends of epochs, within a separate budget of bytes; so the next batches are known. Batch by batch, in
-order, the plan (`graphmill.samplers.loading.row_schedule`) decides which rows are here, which are fetched, and which fetched rows are kept. A batch is
-bit for bit the batch that its sampler makes alone: the plan decides only where rows come from.
+Threads draw batches in advance, without rows and across the ends of epochs, within a separate budget of bytes. These batches are the known batches. Batch by
+batch, in order, the plan (`graphmill.samplers.loading.row_schedule`) decides which rows are already in this process, which are fetched, and which fetched rows
+are kept. A batch is bit for bit the batch that the sampler makes without a plan: the plan only decides where the rows are read from.
 
-Each type of nodes has its own plan and room. The budget is divided by the bytes that the first batches need of each type; room that a type cannot use
-goes to the other types.
+Each type of nodes has its own plan and room. The budget is divided in proportion to the bytes that the first batches need of each type. Room that a type cannot
+use goes to the other types.
 """
 
 import threading
@@ -29,39 +29,39 @@ from graphmill.samplers.vocabulary.messages import NodeRows
 from graphmill.samplers.vocabulary.options import LoaderOptions
 from graphmill.samplers.vocabulary.stage_clock import credit, stage
 
-# Number of batches drawn with joined requests: few at the start of an epoch, so that the first comes soon, then twice as many, and so on.
+# Number of batches drawn with joined requests: few at the start of an epoch, so that the first batch arrives soon; then twice as many each time.
 _FIRST_JOINED, _MOST_JOINED = 4, 16
-_AHEAD_SHARE = 16  # rows fetched before their batch's turn fill at most 1 / 16 of the slots
+_AHEAD_SHARE = 16  # rows fetched in advance take up to 1 / 16 of the slots
 
 
 @dataclass
 class ScheduleStats:
     """Totals since the loader was made."""
 
-    needed: int = 0  # rows of other machines that batches have
+    needed: int = 0  # rows of other machines in the batches
     fetched: int = 0  # rows requested
-    fetched_ahead: int = 0  # rows requested with an earlier batch's rows
+    fetched_ahead: int = 0  # rows requested together with the rows of an earlier batch
     requests: int = 0  # requests for rows
-    most_known: int = 0  # largest number of batches known at once
-    peak_bytes: int = 0  # of rows kept or fetched ahead
+    most_known: int = 0  # largest number of batches known at the same time
+    peak_bytes: int = 0  # largest size of the rows kept or fetched in advance
     plan_cpu_s: float = 0.0  # CPU time of planning
 
 
 @dataclass(frozen=True)
 class SharedRows:
-    """Rows of one type from other machines, permanently in memory that a host's processes share (`graphmill.cluster.serving.shared_rows`)."""
+    """Rows of one type from other machines. They are permanently in memory that a host's processes share (`graphmill.cluster.serving.shared_rows`)."""
 
     node: np.ndarray  # stored ids, distinct
-    rows: NodeRows  # rows of `node`, features as they are stored
+    rows: NodeRows  # rows of `node`; features in their stored form
 
 
 @dataclass(frozen=True)
 class _Asked:
-    """A batch whose rows are requested."""
+    """A batch whose rows are requested but not yet complete."""
 
     drawn: PendingBatch
     steps: list[Step]  # of each type
-    # For each type: replies with the positions of their rows among the rows fetched for this batch, followed by the rows fetched ahead.
+    # For each type: replies with the positions of their rows in a sequence: first the rows fetched for this batch, then the rows fetched in advance.
     replies: list[list[tuple[PendingRows, np.ndarray]]]
 
 
@@ -69,7 +69,7 @@ class _KeptRows:
     """The kept rows of one type, and their plan."""
 
     def __init__(self, wanted: Wanted, row_bytes: int, num_bytes: int, shared: SharedRows | None) -> None:
-        """`wanted`: of any batch, for its columns. `num_bytes`: room for rows."""
+        """`wanted`: of any batch; only its router and columns are used. `num_bytes`: size of the room for rows."""
         self.router, _, columns = wanted
         self.columns, self.row_bytes, self.shared = vars(columns), row_bytes, shared
         num_slots = num_bytes // row_bytes
@@ -79,7 +79,8 @@ class _KeptRows:
             self.plan.share(shared.node)
 
     def put(self, rows: NodeRows, step: Step, near: list[Any], replies: list[tuple[NodeRows, np.ndarray]]) -> None:
-        """Writes a batch's rows from this process, from shared memory and from other owners; kept rows follow in turn (`exchange`)."""
+        """Writes a batch's rows from this process, from shared memory and from other owners. `exchange` writes the kept rows later, when it is the batch's
+        turn."""
         for place, group in near:
             place(rows, step.near[group])
         if self.shared is not None and len(step.shared):
@@ -89,7 +90,7 @@ class _KeptRows:
             self.router.put_rows(reply, row, rows, step.absent[group[row]])
 
     def exchange(self, rows: NodeRows, step: Step, replies: list[tuple[NodeRows, np.ndarray]]) -> None:
-        """Reads the rows that earlier batches have kept, then keeps the fetched rows that later batches need."""
+        """Reads the rows that earlier batches have kept, then stores the fetched rows that later batches need."""
         self.router.put_rows(self.rows, step.slot, rows, step.hit)
         slot = np.concatenate([step.keep, step.ahead_slot])
         for reply, group in replies:
@@ -99,7 +100,7 @@ class _KeptRows:
 
 
 class _Turns:
-    """Lets numbers pass one by one, in order."""
+    """Lets threads pass one by one, in the order of their numbers."""
 
     def __init__(self, first: int, timeout_s: float) -> None:
         self._changed, self._timeout_s = threading.Condition(), timeout_s
@@ -108,7 +109,7 @@ class _Turns:
 
     @contextmanager
     def turn(self, number: int) -> Iterator[None]:
-        """Waits for this number's turn. Raises the error of `fail`, or DeadlineError."""
+        """Waits for the turn of `number`. Raises the error passed to `fail`, or DeadlineError."""
         with self._changed:
             self._changed.wait_for(lambda: self._error is not None or self.next == number, self._timeout_s)
             if self._error is not None:
@@ -125,20 +126,20 @@ class _Turns:
         return self._error is not None
 
     def check(self) -> None:
-        """Raises the error of `fail`, if any."""
+        """Raises the error passed to `fail`, if any."""
         with self._changed:
             if self._error is not None:
                 raise self._error
 
     def fail(self, error: BaseException) -> None:
-        """Ends all turns with an error; the first error counts."""
+        """Ends all turns with an error. Only the first error is stored."""
         with self._changed:
             self._error = self._error or error
             self._changed.notify_all()
 
 
 class ScheduledBatches:
-    """A rank's batches, epoch after epoch: `begin`, then `batch` for every number, from any thread, with numbers about in order.
+    """A rank's batches, epoch after epoch. Call `begin`, then `batch` for every number, from any thread, with numbers roughly in order.
 
     The plan continues across epochs, up to `num_epochs`. A sampler's columns are the same in every batch.
     """
@@ -151,19 +152,19 @@ class ScheduledBatches:
         num_epochs: int = 0,
         shared: Sequence[SharedRows] = (),
     ) -> None:
-        """`batches`: the sampler's numbers for a rank's batches of an epoch, in order. `shared`: one entry per type, or none."""
+        """`batches`: the sampler's numbers of a rank's batches of an epoch, in order. `shared`: one entry per type, or empty."""
         self._shared = shared
         self._sampler, self._options = sampler, options
         self._batches, self._num_epochs = batches, num_epochs
-        self._kept: list[_KeptRows] = []  # one per type, once a batch is known
+        self._kept: list[_KeptRows] = []  # one per type; empty until a batch is known
         self._draws: OrderedStream[list[PendingBatch]] | None = None
         self._turns = _Turns(0, options.timeout_s)
-        self._asking = threading.Lock()  # the thread that holds it plans, in order
+        self._asking = threading.Lock()  # the thread that holds this lock plans batches, in order
         self._first = self._planned = self._stop = 0
         self.stats = ScheduleStats()
 
     def begin(self, epoch: int, step: int) -> None:
-        """The next batch is number `step` of an epoch. Unless that is the batch planned next, the work under way ends."""
+        """Makes number `step` of an epoch the next batch. Unless the plan continues with this batch anyway, the running work ends."""
         length, options = len(self._batches), self._options
         self._first = epoch * length
         first, stop = self._first + step, max(self._num_epochs, epoch + 1) * length
@@ -179,7 +180,7 @@ class ScheduledBatches:
             return [replace(each, wanted=tuple(map(_as_stored, each.wanted))) for each in drawn]
 
         for kept in self._kept:
-            if self._turns.next != kept.plan.next_taken:  # a batch was dropped: its rows may not have arrived
+            if self._turns.next != kept.plan.next_taken:  # a batch was dropped, so its rows may not have arrived
                 kept.plan.forget()
             kept.plan.begin(first, stop)
         self._turns, self._planned, self._stop = _Turns(first, options.timeout_s), first, stop
@@ -196,19 +197,19 @@ class ScheduledBatches:
         self._draws.begin()
 
     def cancel(self) -> None:
-        """Ends the work under way; does not wait."""
+        """Ends the running work. Does not wait."""
         if self._draws is not None:
             self._draws.cancel()
         self._turns.fail(StageError("cancelled"))
 
     def close(self, timeout_s: float) -> None:
-        """Cancels and waits for the threads. Raises DeadlineError with the name of a thread that does not end in time."""
+        """Cancels and waits for the threads to end. Raises DeadlineError with the name of a thread that does not end in time."""
         if self._draws is not None:
             self.cancel()
             self._draws.close(timeout_s)
 
     def batch(self, step: int) -> Any:
-        """The batch of a step in the current epoch. Raises what a stage of this batch or of an earlier batch raised."""
+        """The batch of a step in the current epoch. Raises the error of a stage of this batch or of an earlier batch."""
         number = self._first + step
         with self._or_nobody():
             asked = self._ask_until(number)
@@ -217,7 +218,7 @@ class ScheduledBatches:
 
     @contextmanager
     def _or_nobody(self) -> Iterator[None]:
-        """Passes an error on to the threads that wait for this batch's turn."""
+        """Passes an error of this batch to all threads that wait for their turn."""
         try:
             yield
         except BaseException as error:
@@ -225,7 +226,7 @@ class ScheduledBatches:
             raise
 
     def _ask_until(self, number: int) -> _Asked:
-        """Plans and requests all unplanned batches up to `number`; returns batch `number`."""
+        """Plans all unplanned batches up to `number` and requests their rows. Returns batch `number`."""
         timeout_s = self._options.timeout_s
         if not self._asking.acquire(timeout=timeout_s):
             raise DeadlineError(f"planned rows: batch {self._planned} not asked for within {timeout_s:g} s")
@@ -259,7 +260,7 @@ class ScheduledBatches:
         return _Asked(drawn, steps, replies)
 
     def _look_ahead(self) -> None:
-        """Adds drawn batches to the plan; waits if it knows none."""
+        """Adds the batches that are already drawn to the plan. If the plan knows no next batch, waits for one."""
         draws = self._draws
         assert draws is not None
         if self._planned == self._bounds[self._parts_taken]:
@@ -288,7 +289,7 @@ class ScheduledBatches:
             self.stats.plan_cpu_s += time.thread_time() - began
 
     def _open(self, part: list[PendingBatch]) -> list[_KeptRows]:
-        """The plans and the room for rows, from the first batches, which show the columns."""
+        """Makes the plans and the room for rows. The first batches determine the columns and the sizes."""
         row_bytes, needed, most = [], [], []
         for place, (router, _, columns) in enumerate(part[0].wanted):
             row = router.empty_rows(1, **vars(columns), stored=True)
@@ -323,13 +324,13 @@ class ScheduledBatches:
 
 
 def _as_stored(wanted: Wanted) -> Wanted:
-    """The same rows, with node ids in the graph's dtype."""
+    """The same rows, with node ids in the dtype of the graph's ids."""
     router, node, columns = wanted
     return router, node.astype(router.manifest.index_dtype, copy=False), columns
 
 
 def _dealt(room: int, needed: list[int], most: list[int]) -> list[int]:
-    """Bytes for each entry, in proportion to `needed` and at most `most`; the rest is divided among the other entries."""
+    """Divides a number of bytes among entries, in proportion to `needed`. An entry gets at most `most`; the rest is divided among the other entries."""
     rooms, left = [0] * len(needed), sum(needed)
     for place in sorted(range(len(needed)), key=lambda place: most[place] / needed[place]):
         rooms[place] = min(room * needed[place] // left, most[place])
@@ -338,7 +339,7 @@ def _dealt(room: int, needed: list[int], most: list[int]) -> list[int]:
 
 
 def _joined(first: int, stop: int, length: int) -> list[int]:
-    """Bounds of the parts of the batches first … stop - 1 that are drawn with joined requests. No part spans two epochs."""
+    """Bounds of the parts of the batches first … stop - 1. The batches of a part are drawn with joined requests. No part spans two epochs."""
     bounds, size = [first], _FIRST_JOINED
     while bounds[-1] < stop:
         end_of_epoch = (bounds[-1] // length + 1) * length
@@ -348,7 +349,7 @@ def _joined(first: int, stop: int, length: int) -> list[int]:
 
 
 def copy_rows(source: NodeRows, row: np.ndarray, target: NodeRows, position: np.ndarray) -> None:
-    """target[position] = source[row] in every column; features stay as they are stored."""
+    """target[position] = source[row] in every column; features keep their stored form."""
     for name, column in vars(target).items():
         if column is not None:
             place_rows(getattr(source, name), row, position, column)

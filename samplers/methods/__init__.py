@@ -1,1 +1,1 @@
-"""One sampler a file, and the table of their names. Imports: samplers.drawing and below."""
+"""Samplers, one per file, and the table of their names. Imports: samplers.drawing and below."""

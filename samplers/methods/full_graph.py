@@ -1,8 +1,8 @@
-"""All nodes with all their in-edges: one batch per epoch, which ranks share as shards.
+"""All nodes with all their in-edges: one batch per epoch, which the ranks divide into shards.
 
-A rank's shard is a contiguous range of stored nodes: their rows, and their lists of sources as stored ids, which may be nodes of other ranks. A rank
-fetches only its own rows, in parts. Lists ascend in permanent id of the source, as in every batch. In a typed graph a shard has the same blocks of the
-stored nodes of every type, and the lists of every relation for these nodes.
+A rank's shard is a contiguous range of stored nodes. It has the rows of these nodes, and their lists of sources as stored ids. The sources may be nodes of
+other ranks. A rank fetches only its own rows, in parts. Lists ascend in the source's permanent id, like in every batch. In a typed graph a shard has the same
+blocks of the stored nodes of every type, and the lists of these nodes in every relation.
 """
 
 import hashlib
@@ -37,12 +37,12 @@ _ROWS = 1 << 16  # per request: bounds the memory of replies
 
 
 class FullGraphSampler:
-    """One batch for each rank. Roots are the nodes of some splits, in a typed graph of one type."""
+    """One batch for each rank. The roots are the nodes of some splits; in a typed graph, of one type."""
 
     __repr__, __len__ = sampler_repr, sampler_len
 
     def __init__(self, router: Router | TypedRouter, options: FullGraphOptions, num_ranks: int = 1) -> None:
-        """Raises ConfigError if the graph lacks what the options name."""
+        """Raises ConfigError if a column, split or type that the options name is missing in the graph."""
         self._router, self.options, self._num_ranks = router, options, num_ranks
         self._induced = InducedBatches(router, options)
         self._roots = Roots(router.nodes[self._induced.root_type], options.split_set, options.root_splits)
@@ -50,7 +50,7 @@ class FullGraphSampler:
 
     @property
     def content_hash(self) -> str:
-        """Hash of the data; a shard also depends on the stored order of nodes."""
+        """Hash of the data. For shards it includes the partitions, because a shard depends on the stored order of nodes."""
         if not self._shards:
             return hash_of_data(self._router, self._roots.content_hash)
         routers = (*self._router.nodes.values(), *self._router.edges.values())
@@ -89,7 +89,7 @@ class FullGraphSampler:
         return replace(with_columns(batch, stored), shard=shard)
 
     def _shard_of(self) -> tuple[ShardOf | TypedShardOf, dict[str, tuple[int, ...]]]:
-        """The graph that ranks share, and for each type the bounds of the ranks' stored nodes."""
+        """The graph that the ranks share, and for each type the bounds of the ranks' ranges of stored nodes."""
         options, router = self.options, self._router
         if isinstance(router, Router):
             manifest = router.manifest
@@ -102,7 +102,7 @@ class FullGraphSampler:
 
 
 def _parts(node: np.ndarray) -> list[np.ndarray]:
-    """The nodes in parts of `_ROWS`; at least one part, if empty, whose reply has the columns."""
+    """The nodes in parts of `_ROWS`. For no nodes, one empty part, because its reply has the columns."""
     return np.split(node, range(_ROWS, len(node), _ROWS))
 
 

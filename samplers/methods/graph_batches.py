@@ -1,8 +1,9 @@
-"""Batches of many small graphs, planned from their sizes alone: the same on every rank, with every graph in one batch of an epoch.
+"""Batches of many small graphs, planned only from the graphs' sizes. The plan is the same on every rank, and every graph is in one batch of an epoch.
 
-Graphs in order of size fall into buckets whose largest graph is at most `bucket_ratio` times the smallest (more if few graphs are so large). A batch has
-as many graphs of one bucket as fit the budgets if each were the bucket's largest. So any shuffle within a bucket fits, and every epoch has the same
-number of batches. The ranks' batches of one step are similar in size, so no rank waits long.
+The graphs are sorted by size and divided into buckets. The largest graph of a bucket is at most `bucket_ratio` times the smallest (or larger, if there are few
+graphs of this size). A batch takes graphs of one bucket. Their number is chosen so that the batch fits the budgets even if each graph is as large as the
+bucket's largest. So every shuffle within a bucket fits, and every epoch has the same number of batches. The ranks' batches of one step are similar in size, so
+no rank waits long.
 """
 
 import hashlib
@@ -24,7 +25,7 @@ from graphmill.samplers.vocabulary.rank_shares import even_split
 from graphmill.storage.graph_sets.graph_set import StoredGraphs
 from graphmill.storage.graph_sets.packed_graphs import PackedGraphs
 
-_MIXED_BATCHES = 4  # least number of batches in a bucket, if there are enough graphs, so that graphs mix
+_MIXED_BATCHES = 4  # least number of batches in a bucket if there are enough graphs, so that graphs mix
 
 
 @dataclass(frozen=True)
@@ -32,8 +33,8 @@ class PackedBatch(Generic[Array]):
     """Graphs packed one after another. Graph i has the nodes [node_ptr[i], node_ptr[i + 1]) and the edges [edge_ptr[i], edge_ptr[i + 1])."""
 
     epoch: int
-    index: int  # number of the batch in its epoch, over all ranks
-    graph_id: Array  # int64 [g], numbers in the store
+    index: int  # index of the batch in its epoch, counted over all ranks
+    graph_id: Array  # int64 [g], indices of the graphs in the store
     node_ptr: Array  # int64 [g + 1]
     edge_ptr: Array  # int64 [g + 1]
     edge_index: Array  # int32 [2, m]: source and destination of each edge, positions in the batch
@@ -69,10 +70,10 @@ TorchGraphBatch = PackedBatch[torch.Tensor]
 
 @dataclass(frozen=True)
 class GraphPlan:
-    """All batches before any shuffle: batch b takes places [place_ptr[b], place_ptr[b + 1]) of `order`."""
+    """All batches before any shuffle. Batch b takes the positions [place_ptr[b], place_ptr[b + 1]) of `order`."""
 
-    order: np.ndarray  # int64 [num_graphs], graphs by size
-    bucket: np.ndarray  # int64 [num_graphs], bucket of each place; ascending
+    order: np.ndarray  # int64 [num_graphs], indices of graphs by size
+    bucket: np.ndarray  # int64 [num_graphs], bucket of each position in `order`; ascending
     place_ptr: np.ndarray  # int64 [num_batches + 1]; no batch spans two buckets
 
     @property
@@ -83,15 +84,15 @@ class GraphPlan:
 def plan_graph_batches(
     num_nodes: np.ndarray, num_edges: np.ndarray, options: GraphBatchOptions, num_ranks: int = 1
 ) -> GraphPlan:
-    """Buckets and batches; the number of batches is a multiple of `num_ranks`.
+    """Plans buckets and batches. The number of batches is a multiple of `num_ranks`.
 
-    Raises ConfigError if one graph exceeds a budget (unless `oversize` is "alone"), or if there are too few graphs for every rank in each step.
+    Raises ConfigError if a single graph exceeds a budget (unless `oversize` is "alone"), or if there are too few graphs for every rank in each step.
     """
     num_nodes, num_edges = np.asarray(num_nodes, np.int64), np.asarray(num_edges, np.int64)
     alone = _exceeds_alone(num_nodes, num_edges, options)
     order = _stable_order(alone, num_nodes, num_edges)
     nodes, edges = num_nodes[order], num_edges[order]
-    bounds, fits = [len(order)], []  # of buckets, from the largest graphs down
+    bounds, fits = [len(order)], []  # bounds of buckets in `order`, from the largest graphs down
     if alone.any():
         bounds.append(len(order) - int(alone.sum()))
         fits.append(1)
@@ -99,7 +100,7 @@ def plan_graph_batches(
         high = bounds[-1]
         low = int(np.searchsorted(nodes[:high], nodes[high - 1] / options.bucket_ratio))
         fit = _graphs_that_fit(int(nodes[high - 1]), int(edges[low:high].max()), options)
-        if high - low < _MIXED_BATCHES * fit:  # few graphs are so large: add smaller graphs
+        if high - low < _MIXED_BATCHES * fit:  # there are few graphs of this size, so smaller graphs join the bucket
             low = max(0, high - _MIXED_BATCHES * fit)
             fit = _graphs_that_fit(int(nodes[high - 1]), int(edges[low:high].max()), options)
         bounds.append(low)
@@ -118,11 +119,12 @@ def plan_graph_batches(
 
 
 def _stable_order(*keys: np.ndarray) -> np.ndarray:
-    """int64 [n]: positions in lexicographic order of the keys, the first key first: `np.lexsort`, ten times as fast for small numbers."""
+    """int64 [n]: positions in lexicographic order of the keys. The first key is the most significant. Like `np.lexsort`, but ten times as fast for small
+    integers."""
     order = np.arange(len(keys[0]))
     for key in reversed(keys):
         if len(key) and key.dtype != np.uint64:
-            key = key.astype(np.min_scalar_type(int(key.max())))  # numpy sorts 16 bits by radix
+            key = key.astype(np.min_scalar_type(int(key.max())))  # numpy sorts 16-bit integers by radix
         order = order[np.argsort(key[order], kind="stable")]
     return order
 
@@ -146,7 +148,7 @@ def _exceeds_alone(num_nodes: np.ndarray, num_edges: np.ndarray, options: GraphB
 
 
 def _graphs_that_fit(nodes: int, edges: int, options: GraphBatchOptions) -> int:
-    """Number of graphs of this size that all budgets allow in one batch."""
+    """Number of graphs of this size that fit into one batch within all budgets."""
     fits = [options.max_graphs] if options.max_graphs else []
     sizes = ((options.max_nodes, nodes), (options.max_edges, edges), (options.max_node_pairs, nodes * nodes))
     fits += [budget // max(size, 1) for budget, size in sizes if budget]
@@ -154,7 +156,7 @@ def _graphs_that_fit(nodes: int, edges: int, options: GraphBatchOptions) -> int:
 
 
 def _round_up(counts: np.ndarray, fits: np.ndarray, num_ranks: int) -> np.ndarray:
-    """Batches per bucket, in total a multiple of the ranks: batches are added where batches have most graphs."""
+    """Number of batches per bucket. The total is a multiple of the ranks; batches are added to the buckets whose batches have the most graphs."""
     batches = -(-counts // fits)
     for _ in range(int(-batches.sum() % num_ranks)):
         mean = np.where(batches < counts, counts / batches, 0)
@@ -168,7 +170,7 @@ def _round_up(counts: np.ndarray, fits: np.ndarray, num_ranks: int) -> np.ndarra
 
 
 class GraphBatchSampler:
-    """Batches of a store's graphs, or of `graphs` only, such as a split; their order does not matter."""
+    """Batches of a store's graphs, or only of the graphs in `graphs`, such as a split. The order of `graphs` does not matter."""
 
     __repr__, __len__ = sampler_repr, sampler_len
 
@@ -209,7 +211,7 @@ class GraphBatchSampler:
         return self.plan.num_batches
 
     def graphs_of(self, epoch: int, batch: int) -> np.ndarray:
-        """int64: the graphs of one batch."""
+        """int64: indices of the graphs of one batch."""
         check_batch(batch, self.num_batches)
         plan = self.plan
         planned, order = batch, plan.order
@@ -220,8 +222,8 @@ class GraphBatchSampler:
         return self._graphs[order[plan.place_ptr[planned] : plan.place_ptr[planned + 1]]]
 
     def _shuffle(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
-        """An epoch's graphs, shuffled within each bucket, and the planned step that each step takes."""
-        last = self._last_shuffle  # one read: another thread may write another epoch's shuffle
+        """An epoch's graphs, shuffled within each bucket, and the planned batches in the order in which the epoch's steps take them."""
+        last = self._last_shuffle  # read once, because another thread may replace it with another epoch's shuffle
         if last is not None and last[0] == epoch:
             return last[1:]
         plan, seed = self.plan, self.options.seed
@@ -238,9 +240,9 @@ class GraphBatchSampler:
 
 
 def pack_graphs(epoch: int, index: int, graph_id: np.ndarray, graphs: PackedGraphs) -> GraphBatch:
-    """One batch of these graphs; edges name positions in the batch. Raises DataError if an edge leaves its graph."""
+    """One batch of these graphs. Its edges are positions in the batch. Raises DataError if an edge leaves its graph."""
     node_ptr, edge_ptr = pointers(graphs.num_nodes), pointers(graphs.num_edges)
-    # int32 like the edges: a wider bound would make a wider array of all edges.
+    # int32 like the edges, because a wider bound would create a wider array of all edges
     bound = np.repeat(graphs.num_nodes.astype(np.int32), graphs.num_edges)
     outside = (graphs.edge_index < 0) | (graphs.edge_index >= bound)
     if outside.any():
@@ -266,7 +268,7 @@ def pack_graphs(epoch: int, index: int, graph_id: np.ndarray, graphs: PackedGrap
 
 
 def _packed_pairs(graphs: PackedGraphs, node_ptr: np.ndarray) -> dict[str, Any]:
-    """The pairs, as positions in the batch."""
+    """The pairs of nodes, as positions in the batch."""
     if graphs.pairs is None or graphs.num_pairs is None:
         return {}
     pairs = graphs.pairs.astype(np.int64)
@@ -275,7 +277,7 @@ def _packed_pairs(graphs: PackedGraphs, node_ptr: np.ndarray) -> dict[str, Any]:
 
 
 def graphs_to_torch(batch: GraphBatch) -> TorchGraphBatch:
-    """Tensors over the batch's own arrays, which nothing else uses."""
+    """Tensors over the batch's own arrays. Nothing else uses these arrays."""
     tensors: dict[str, Any] = {
         name: torch.from_numpy(value) if isinstance(value, np.ndarray) else value for name, value in vars(batch).items()
     }

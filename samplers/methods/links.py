@@ -1,13 +1,13 @@
-"""Batches of links: positive links in a fresh random order each epoch, their negatives, and another sampler's batch around all ends.
+"""Batches of links: positive links in a new random order each epoch, their negatives, and a batch of another sampler around the ends of both.
 
-Every choice is a function of (seed, epoch, the link's place in its table): a permutation deals links to batches, and each link's negatives have their own
-stream. So batches are the same for any number of workers, threads and partitions, and after a resume.
+Every choice is a function of (seed, epoch, position of the link in its table). A permutation divides links into batches, and each link's negatives have their
+own random stream. Batches are therefore the same for any number of workers, threads and partitions, and after a resume.
 
-The stored graph has no held-out links. It has the links that a training batch predicts: these and their reverses are left out of the batch's edges;
-otherwise a network could read each answer off its input.
+The stored graph does not have the held-out links, but it has the links that a training batch predicts. These links and their reverses are removed from the
+batch's edges; otherwise a network could read each answer from its input.
 
-If the sampler around the ends draws only the past, every end, also of a negative, is a root as of the link's time. No edge of that time is drawn, so the
-links themselves are not in the batch.
+If the sampler around the ends draws only past edges, every end, including an end of a negative, is a root at the link's time. No edge of this time is drawn, so
+the links themselves are not in the batch.
 """
 
 import hashlib
@@ -40,10 +40,11 @@ from graphmill.storage.format.source import SPLIT_NAMES, SPLIT_NONE
 
 @runtime_checkable
 class DrawsAround(Protocol):
-    """A sampler that makes a batch around any nodes."""
+    """A sampler that can make a batch around any nodes."""
 
     def draw_around(self, roots: Sequence[GivenRoots], epoch: int, batches: Sequence[int]) -> list[PendingBatch]:
-        """For each number of `batches` a batch with these distinct nodes as its roots, in order; in a typed graph by type, one type or two."""
+        """For each entry of `batches`, a batch whose roots are these distinct nodes, in order. In a typed graph the nodes are given by type, one type or
+        two."""
         ...
 
 
@@ -53,7 +54,7 @@ def link_tables(router: Router | TypedRouter, relation: str | None) -> LinkTable
 
 
 def sampler_around(router: Router | TypedRouter, options: Any, num_ranks: int, tables: LinkTables) -> DrawsAround:
-    """The sampler of these options around the ends of links. Raises ConfigError if it cannot draw around given nodes."""
+    """The sampler that these options describe, for batches around the ends of links. Raises ConfigError if it cannot draw around given nodes."""
     if isinstance(router, TypedRouter) and is_dataclass(options):
         options = given(options, root_type=tables.relation.target)
     sampler = build_sampler(options, router, num_ranks)
@@ -82,11 +83,11 @@ class LinkSampler:
                 "--task.batch_size or lower --fit.micro_batches"
             )
         if options.negatives == "degree":
-            _ = self._tables.weight_ends  # computed here, not by several threads at once
+            _ = self._tables.weight_ends  # computed here, so that several threads do not compute it at once
 
     @property
     def content_hash(self) -> str:
-        """Hash of the graph and its held-out links, independent of partitions."""
+        """Hash of the graph and its held-out links. It does not depend on partitions."""
         return hashlib.sha256(f"{self._router.content_hash} {self._tables.digest}".encode()).hexdigest()
 
     @property
@@ -127,7 +128,7 @@ class LinkSampler:
         return _around_ends(tables, columns, rest, own, time=time, whole=options.batch_size is None)
 
     def _negatives(self, epoch: int, links: "_Links", destination: np.ndarray) -> tuple[np.ndarray | None, np.ndarray]:
-        """(sources or None for the links' own, destinations) of the negatives, [m, k] each, as numbers of nodes."""
+        """(sources or None, destinations) of the negatives, [m, k] each, as numbers of nodes. None means the sources of the links themselves."""
         options, tables = self.options, self._tables
         count = 1 if options.negatives == "all" else options.num_negatives
         size = (len(destination), count)
@@ -141,7 +142,7 @@ class LinkSampler:
             of_code = np.repeat(links.split == code, count)
             hashed[of_code] = hash_ids(np.uint64(key), counter[of_code])
         share = unit_interval(hashed)
-        if options.negatives in ("uniform", "all"):  # with "all", one negative for ROC-AUC
+        if options.negatives in ("uniform", "all"):  # with "all", one negative is drawn for ROC-AUC
             return None, _below(share, tables.num_nodes).reshape(size)
         if options.negatives == "degree":
             ends = tables.weight_ends
@@ -155,7 +156,7 @@ class LinkSampler:
 
 
 def _is_timed(around: Any) -> bool:
-    """Whether batches have only edges before the time of a link. Raises ConfigError if the links themselves could be among the edges."""
+    """Whether batches have only edges from before the link's time. Raises ConfigError if the links themselves could be among the edges."""
     time = getattr(around, "time", "all")
     if time == "until":
         raise ConfigError(
@@ -170,25 +171,25 @@ def _is_timed(around: Any) -> bool:
 
 @dataclass(frozen=True)
 class _Links:
-    """The links of some splits, split after split, each followed by its pairs without a link if these are scored."""
+    """The links of some splits, split by split. If pairs without a link are scored, the pairs of a split follow its links."""
 
     source: np.ndarray  # int64 [m]
     destination: np.ndarray  # int64 [m]
     is_link: np.ndarray  # int8 [m]
     split: np.ndarray  # int8 [m]
-    row: np.ndarray  # int64 [m], place in the table of the split
+    row: np.ndarray  # int64 [m], row in the table of the split
     time: np.ndarray  # int64 [m]; 0 if the table has none
     relation: np.ndarray  # int64 [m]; 0 if the table has none
     negative_ptr: np.ndarray  # int64 [m + 1]
     negative: np.ndarray  # int64
-    pairs: tuple[np.ndarray, np.ndarray]  # in training with fixed negatives: all pairs of the split without a link
+    pairs: tuple[np.ndarray, np.ndarray]  # in training with fixed negatives: all pairs of the split that are no links
 
     def __len__(self) -> int:
         return len(self.source)
 
     @classmethod
     def of(cls, tables: LinkTables, options: LinkOptions) -> "_Links":
-        """Raises ConfigError if a split has no links, or lacks the fixed negatives."""
+        """Raises ConfigError if a split has no links, or if its fixed negatives are missing."""
         parts, pairs = [], (np.empty(0, np.int64),) * 2
         for code in options.splits:
             table = tables.links(code, timed=_is_timed(options.around))
@@ -223,7 +224,7 @@ class _Links:
         return table
 
     def fixed(self, links: "_Links", share: np.ndarray) -> tuple[np.ndarray | None, np.ndarray]:
-        """k negatives for each link, chosen by `share` [m, k] from the link's own list or from the split's pairs."""
+        """k negatives for each link. `share` [m, k] chooses them from the link's own list or from the split's pairs."""
         counts = np.diff(links.negative_ptr)[:, None]
         if not len(self.pairs[0]):
             return None, links.negative[links.negative_ptr[:-1, None] + _below(share, counts)]
@@ -260,17 +261,18 @@ def _check_fixed(table: LinkTable, name: str) -> None:
 
 
 def _below(share: np.ndarray, bound: Any) -> np.ndarray:
-    """int64, uniform in [0, bound), from numbers in [0, 1)."""
+    """int64, uniform in [0, bound), computed from uniform numbers in [0, 1)."""
     return (share * bound).astype(np.int64)
 
 
 def _known(
     tables: LinkTables, source: np.ndarray, destination: np.ndarray | None, relation: np.ndarray | None
 ) -> np.ndarray:
-    """int64 [2, q]: (link, node) pairs, links ascending: the known neighbors of each link's source (by the link's relation), except its destination.
+    """int64 [2, q]: (link, node) pairs, links ascending. The nodes are the known neighbors of each link's source (by the link's relation), except its
+    destination.
 
-    The source itself is added, except between two types and for links with a destination and a relation, since a relation may join a node to itself.
-    Without destinations, held-out links are not known.
+    The source itself is added, with two exceptions: links between two types, and links that have a destination and a relation, because a relation may join a
+    node to itself. Without destinations, held-out links do not count as known.
     """
     link, node = (tables.ends if destination is None else tables.known).after(source, relation)
     if destination is not None:
@@ -287,15 +289,15 @@ def _known(
 
 @dataclass(frozen=True)
 class _Picked:
-    """A batch's roots, and the columns that make the batch around them a batch of links."""
+    """A batch's roots, and the columns that turn the batch around the roots into a batch of links."""
 
     tables: LinkTables
-    roots: dict[str, NodeList]  # by type; the type where links end comes first
+    roots: dict[str, NodeList]  # by type; the type where links end is first
     columns: dict[str, Any]
-    own: tuple[np.ndarray, np.ndarray] | None  # pairs of permanent ids whose edges are left out
+    own: tuple[np.ndarray, np.ndarray] | None  # pairs of permanent ids whose edges are removed
 
     def around(self, router: Router | TypedRouter) -> GivenRoots:
-        """The roots as the sampler around them takes them."""
+        """The roots in the form that the sampler around them takes."""
         return self.roots[EDGE.target] if isinstance(router, Router) else self.roots
 
     def complete(self, batch: MiniBatch | TypedBatch[np.ndarray]) -> LinkBatch | TypedLinkBatch:
@@ -316,10 +318,10 @@ def _around_ends(
     whole: bool,
     time: np.ndarray | None = None,
 ) -> _Picked:
-    """The roots of a batch of links, and `columns`, which name nodes by their numbers, as places among the roots.
+    """The roots of a batch of links, and the `columns` with nodes as positions among the roots. In the argument, `columns` name nodes by their numbers.
 
-    Roots ascend in permanent id; between two types, the nodes where links may end come first. `whole`: all nodes are roots. `own`: the pairs of permanent
-    ids whose edges are left out. `time`: times of the links, the rows of the columns; a node is then a root as of each time, and roots ascend in
+    Roots ascend in permanent id. Between two types, the nodes where links may end come first. `whole`: all nodes are roots. `own`: the pairs of permanent ids
+    whose edges are removed. `time`: times of the links, which are the rows of the columns. With `time` a node is a root once for each time, and roots ascend in
     (time, permanent id).
     """
     begin = () if tables.is_one_type else ("link_source", "negative_source")
@@ -336,7 +338,7 @@ def _around_ends(
 def _as_roots(
     nodes: NodeList, columns: dict[str, np.ndarray], time: np.ndarray | None, *, whole: bool
 ) -> tuple[NodeList, dict[str, np.ndarray]]:
-    """The roots of one type, and the columns as places among them."""
+    """The roots of one type, and the columns with nodes as positions among these roots."""
     if whole:
         return nodes, columns
     count, when = len(nodes.node), np.zeros(1, np.int64)
@@ -356,12 +358,12 @@ def _as_roots(
 
 
 def picked_links(router: Router | TypedRouter, options: LinkOptions) -> dict[str, Any]:
-    """The columns of a batch of all links of these options, without the batch around their ends; nodes are named by their numbers."""
+    """The columns of one batch with all links of these options, without the batch around the ends of the links. The columns name nodes by their numbers."""
     return LinkSampler(router, options).pick(0, 0).columns
 
 
 class TopLinkSampler:
-    """One batch of the whole graph, with every node as the source of links that are to be predicted."""
+    """One batch of the whole graph. Every node is the source of links that the model predicts."""
 
     __repr__, __len__ = sampler_repr, sampler_len
     router, sample = own_router, sample_drawn

@@ -1,14 +1,14 @@
-"""Neighbor sampling: batches of roots, each node with up to fanouts[h] neighbors at hop h (GraphSAGE, arXiv:1706.02216), in a typed graph in each
-relation (one relation at a time as in R-GCN, arXiv:1703.06103).
+"""Neighbor sampling: batches of roots, in which each node has up to fanouts[h] neighbors at hop h (GraphSAGE, arXiv:1706.02216). In a typed graph this holds
+for each relation (one relation at a time, like R-GCN, arXiv:1703.06103).
 
-A plain graph is one type and one relation. In a hop each relation draws for the nodes of its target type that the previous hop found. Each node is
-expanded once, at the hop where it first appears. Positions follow discovery: roots, then hop after hop, in a hop relation after relation in frontier
-order, lists in ascending permanent id. So a relation's list of position i comes before the list of i + 1, no sort is needed, and the batch's layers are
-slices of it (`graphmill.samplers.batches.layers`). If only the past of a root may be drawn, nodes are copies
+A plain graph has one type and one relation. At each hop, a relation draws neighbors for those nodes of its target type that the previous hop found. Each node
+is expanded once, at the hop where it first appears. Positions follow discovery: first the roots, then hop by hop. Within a hop they follow the relations, then
+the nodes of the frontier, then each list in ascending permanent id. So a relation's list of position i comes before the list of i + 1, no sort is needed, and
+the batch's layers are slices of the batch (`graphmill.samplers.batches.layers`). If only edges from a root's past may be drawn, nodes are copies
 (`graphmill.samplers.drawing.timed_copies`).
 
-The counters of draws are permanent ids of the target. In a graph of several types or relations, a relation's stream is also keyed by its names: other
-relations, their order and the partitions change no draw. The relations of one source type share LABOR's coins.
+The counters of draws are permanent ids of the target. In a graph of several types or relations, the key of a relation's stream includes the relation's names.
+Therefore other relations, their order and the partitions change no draw. The relations of one source type share LABOR's coins.
 """
 
 import hashlib
@@ -45,7 +45,8 @@ from graphmill.storage.format.source import Relation
 
 
 class NeighborSampler:
-    """Minibatches around the roots of one split, or around given `roots` (permanent ids, distinct) as of `root_time` (int64, one per root).
+    """Minibatches around the roots of one split, or around given `roots` (distinct permanent ids). `root_time` (int64, one per root) gives the times of these
+    roots.
 
     A batch is a MiniBatch for a plain graph, and a TypedBatch around roots of one type for a typed graph.
     """
@@ -62,7 +63,7 @@ class NeighborSampler:
         roots: np.ndarray | None = None,
         root_time: np.ndarray | None = None,
     ) -> None:
-        """Raises ConfigError if the graph lacks what the options name."""
+        """Raises ConfigError if a column, type or relation that the options name is missing in the graph."""
         self._router, self.options, self._num_ranks = router, options, num_ranks
         self.root_type = type_of_roots(router, options.root_type)
         check_splits(router, self.root_type, options.split_set)
@@ -89,38 +90,38 @@ class NeighborSampler:
         self._root_batches = RootBatches(router.nodes[self.root_type], options, num_ranks, roots, root_time)
 
     def roots_of(self, epoch: int, batch: int) -> np.ndarray:
-        """Permanent ids of a batch's roots, in its order. Raises ConfigError for a batch that does not exist."""
+        """Permanent ids of a batch's roots, in the order of the batch. Raises ConfigError for a batch that does not exist."""
         return self._root_batches.roots(epoch, batch).original_id
 
     def draw(self, epoch: int, batches: Sequence[int]) -> list[PendingBatch]:
-        """Batches before their rows are fetched. Several batches need one request per owner and hop, like a single batch."""
+        """Draws batches; their rows are not fetched. Several batches need one request per owner and hop, like a single batch."""
         return self.draw_around([self._root_batches.roots(epoch, batch) for batch in batches], epoch, batches)
 
     def sample_roots(self, node_id: np.ndarray, epoch: int = 0, batch: int = 0, time: np.ndarray | None = None) -> Any:
         """The minibatch around these roots of any split: distinct permanent ids of the roots' type, in the caller's order.
 
-        `epoch` and `batch` select the draws and are stored in the batch. `time` (int64, one per root) replaces the roots' own times; a node may then be a
-        root at several times. One more request per owner finds the roots. Raises ConfigError if a root is repeated or not a node of the graph.
+        `epoch` and `batch` select the draws and are stored in the batch. `time` (int64, one per root) replaces the roots' own times; with `time`, a node may be
+        a root at several times. Finding the roots takes one more request per owner. Raises ConfigError if a root is repeated or is not a node of the graph.
         """
         return with_rows(*self.draw_roots(node_id, epoch, batch, time))
 
     def draw_roots(
         self, node_id: np.ndarray, epoch: int = 0, batch: int = 0, time: np.ndarray | None = None
     ) -> list[PendingBatch]:
-        """The minibatch of `sample_roots` before its rows are fetched, in a list."""
+        """The minibatch of `sample_roots`, whose rows are not fetched, as a list with one entry."""
         time = None if self.options.time == "all" else time
         roots = find_roots(self._router.nodes[self.root_type], node_id, time, distinct=True)
         return self.draw_around([roots], epoch, [batch])
 
     def draw_around(self, roots: Sequence[GivenRoots], epoch: int, batches: Sequence[int]) -> list[PendingBatch]:
-        """Batches around these distinct nodes (with times: distinct pairs of node and time), before their rows are fetched."""
+        """Draws batches around these distinct nodes (with times: distinct pairs of node and time); their rows are not fetched."""
         by_type = [each if isinstance(each, Mapping) else {self.root_type: each} for each in roots]
         with stage("sample"):
             grown = self._expand(by_type, epoch if self.options.shuffle else 0, batches)
             return [self._pending(growth, epoch, batch) for batch, growth in zip(batches, grown, strict=True)]
 
     def _pending(self, grown: "_Growth", epoch: int, batch: int) -> PendingBatch:
-        """A batch without its rows."""
+        """A batch whose rows are not fetched."""
         nodes, edges, root_types = grown.nodes(), grown.edges(), grown.root_types
         if self.options.edges == "induced":
             of_types = {name: own.node for name, own in nodes.items()}
@@ -143,7 +144,7 @@ class NeighborSampler:
         edges: "Mapping[Relation, _Edges]",
         rows_of: Sequence[NodeRows],
     ) -> Batch:
-        """The batch `number` = (epoch, batch), from the rows of each type's nodes."""
+        """The batch `number`, which is (epoch, batch), from the rows of each type's nodes."""
         options, tables, lists = self.options, {}, {}
         for (name, own), rows in zip(nodes.items(), rows_of, strict=True):
             tables[name] = self._placed(name, nodes, edges, rows), {"hop": own.hop, "root_time": own.root_time}
@@ -158,7 +159,7 @@ class NeighborSampler:
     def _placed(
         self, name: str, nodes: "Mapping[str, _Nodes]", edges: "Mapping[Relation, _Edges]", rows: NodeRows
     ) -> NodeRows:
-        """The rows of each copy, with the cosines of recency after their features."""
+        """The rows of each copy. The cosines of recency follow the features."""
         own, options = nodes[name], self.options
         if own.place is None:
             return rows
@@ -182,7 +183,7 @@ class NeighborSampler:
                 for by_type in roots
             ]
         grown = [_Growth(by_type, self._maps, relations, self._copies(by_type)) for by_type in roots]
-        shares_maps = len(batches) > 1  # the batches use them in turn
+        shares_maps = len(batches) > 1  # the batches use the maps in turn
         if shares_maps:
             for growth in grown:
                 growth.close()
@@ -207,7 +208,7 @@ class NeighborSampler:
         grown: "Sequence[_Growth]",
         frontiers: Sequence[Mapping[str, np.ndarray]],
     ) -> Question[list[NeighborLists]]:
-        """A relation's draws at a hop, for all batches."""
+        """The options of a relation's draws at a hop, for all batches."""
         options, use, name = self.options, self._uses[relation], relation.target
         nodes, untils = [frontier[name] for frontier in frontiers], None
         if options.time != "all":
@@ -228,7 +229,7 @@ class NeighborSampler:
         )
 
     def _copies(self, roots: Mapping[str, NodeList]) -> dict[str, NodeCopies]:
-        """Copies by type; empty if edges of all times are drawn, so that a node has no copies."""
+        """Copies by type. Empty if edges of all times are drawn, because nodes then have no copies."""
         if self.options.time == "all":
             return {}
         first = NodeCopies.of(0, ascending_nodes([*roots.values()]), before=self.options.time == "before")
@@ -243,13 +244,13 @@ class NeighborSampler:
 
 
 def _names_of(relation: Relation, options: NeighborOptions) -> tuple[int, ...]:
-    """The key of a relation's streams, in addition to their position: 64 bits of its three names or, for LABOR's coins, of its source type."""
+    """The part of a relation's stream key that is not the position: 64 bits of the relation's three names or, for LABOR's coins, of its source type."""
     names = relation[:1] if options.scheme == "labor" else relation
     return (int.from_bytes(hashlib.sha256("\0".join(names).encode()).digest()[:8], "little"),)
 
 
 class _Growth:
-    """The nodes of every type and the lists of every relation while a batch grows hop by hop. With `copies`, nodes are numbers of copies."""
+    """The nodes of every type and the lists of every relation while a batch grows hop by hop. With `copies`, nodes are ids of copies."""
 
     def __init__(
         self,
@@ -277,7 +278,7 @@ class _Growth:
         return nodes
 
     def add(self, relation: Relation, frontier: np.ndarray, lists: NeighborLists) -> None:
-        """Adds the lists that a relation has drawn for its frontier of this hop."""
+        """Adds the lists that a relation has drawn for its frontier at this hop."""
         neighbor, source = lists.neighbor, relation.source
         if self.copies:
             neighbor = self.copies[relation.target].neighbors(frontier, lists, self.copies[source])
@@ -289,12 +290,12 @@ class _Growth:
             relabeler.open()
 
     def close(self) -> None:
-        """Gives the maps back for other batches."""
+        """Gives the maps back, so that other batches can use them."""
         for relabeler in self._of_type.values():
             relabeler.close()
 
     def nodes(self) -> "dict[str, _Nodes]":
-        """Ends the last hop: the nodes of each type."""
+        """Ends the last hop. Returns the nodes of each type."""
         self.frontier()
         return {name: self._nodes(name) for name in self._of_type}
 
@@ -312,11 +313,11 @@ class _Growth:
 
 @dataclass(frozen=True)
 class _Nodes:
-    """The nodes of one type, before their rows."""
+    """The nodes of one type; their rows are not fetched."""
 
     node: np.ndarray  # stored ids, distinct
     layer_sizes: list[int]
-    place: np.ndarray | None = None  # int32: place of each copy's node in `node`; None: no copies
+    place: np.ndarray | None = None  # int32: position of each copy's node in `node`; None: no copies
     root_time: np.ndarray | None = None  # int64, of each copy
 
     @property
@@ -328,7 +329,7 @@ class _Nodes:
 class _Edges:
     """The edges of one relation."""
 
-    count: np.ndarray  # int32: sampled edges of the nodes before the last hop, or induced edges of all nodes
+    count: np.ndarray  # int32: with sampled edges, counts of the nodes before the last hop; with induced edges, of all nodes
     source: np.ndarray
     columns: dict[str, np.ndarray | None]
 

@@ -1,9 +1,9 @@
-"""Node2Subgraph (PPGT, appendix B.4): one subgraph per root, found by a breadth-first search that stops at a number of nodes.
+"""Node2Subgraph (PPGT, appendix B.4): one subgraph per root, found by a breadth-first search that stops at a given number of nodes.
 
-Whole layers are taken while they fit. A part of the first layer that does not fit fills the subgraph: uniformly random, or drawn by the weights of
-edges. The search also ends after `max_hops` layers, or when it finds no new node. The subgraph is induced: all stored edges among its nodes, in any
-direction of the search. A root's subgraph is a function of (seed, epoch, its permanent id) and the graph, not of its batch. The random part is drawn by
-place in the order of discovery, since the owner of a list does not know the permanent ids of its entries.
+Whole layers are taken while they fit. From the first layer that does not fit, the search takes a part that fills the subgraph. The part is uniformly random, or
+drawn by the weights of edges. The search also ends after `max_hops` layers, or when it finds no new node. The subgraph is induced: it has all stored edges
+among its nodes, regardless of the direction of the search. A root's subgraph depends on (seed, epoch, permanent id of the root) and the graph, but not on the
+batch. The random part is drawn by position in the order of discovery, because the owner of a list does not know the permanent ids of its entries.
 """
 
 import numpy as np
@@ -19,7 +19,7 @@ from graphmill.samplers.vocabulary.options import Node2SubgraphOptions
 
 
 class Node2SubgraphSampler(SubgraphSampler):
-    """Minibatches of one subgraph per root, see `SubgraphSampler`. In a typed graph layers and `max_nodes` count nodes of all types."""
+    """Minibatches of one subgraph per root, see `SubgraphSampler`. In a typed graph, layers and `max_nodes` count the nodes of all types."""
 
     options: Node2SubgraphOptions
 
@@ -30,7 +30,7 @@ class Node2SubgraphSampler(SubgraphSampler):
 def grow_subgraphs(
     router: ListsNeighbors, roots: NodeList, options: Node2SubgraphOptions, epoch: int, hub_degree: int = HUB_DEGREE
 ) -> RootSets:
-    """All searches, hop by hop, with one request per owner and hop for the lists that no earlier hop has fetched."""
+    """Runs all searches, hop by hop. Each hop sends one request per owner for the lists that no earlier hop has fetched."""
     num_roots = len(roots.node)
     draw_epoch = epoch if options.shuffle and not options.fixed else 0
     root_key = hash_ids(stream_key(options.seed, Purpose.SUBGRAPHS, draw_epoch), roots.original_id)

@@ -1,14 +1,14 @@
-"""Personalised PageRank by forward push: each root with the nodes where its walks end most often.
+"""Personalised PageRank by forward push: each root with the nodes where its random walks end most often.
 
-Forward push (Andersen, Chung, Lang, FOCS 2006, without laziness, as in PPRGo, arXiv:2007.01570): every node holds a score p and a residual r, at first
-r(root) = 1. A push of u moves alpha · r(u) to p(u) and the rest evenly to its neighbors' residuals, until r(u) < epsilon · degree(u) everywhere. The
-invariant p + Σ_u r(u) · ppr(u) = ppr(root) bounds p by the exact vector. At a node without neighbors walks stay: all of r(u) goes to p(u). Parallel
-edges count separately. By weight, neighbors get the rest in proportion to the weights of edges; at a node with only weights of 0 walks stay. Unlike in the
-papers, the root pushes once whatever its degree.
+Forward push (Andersen, Chung, Lang, FOCS 2006, without laziness, as in PPRGo, arXiv:2007.01570): every node holds a score p and a residual r. At first r(root)
+= 1. A push of u moves alpha · r(u) to p(u) and the rest evenly to the residuals of u's neighbors, until r(u) < epsilon · degree(u) everywhere. The invariant p
++ Σ_u r(u) · ppr(u) = ppr(root) bounds p by the exact vector. At a node without neighbors walks stay: all of r(u) goes to p(u). Parallel edges count separately.
+By weight, neighbors get the rest in proportion to the weights of edges; at a node whose weights are all 0 walks stay. Unlike in the papers, the root pushes
+once regardless of its degree.
 
-Pushes run in rounds, from the residuals at the round's beginning and in order of discovery, so results depend neither on partitions nor on the batch's
-other roots. When all roots are done or wait, one request per owner asks for the missing degrees and lists. After its first push a root makes at most
-1 / (alpha · epsilon) steps along edges; each touched node takes up to about 120 bytes.
+Pushes run in rounds, from the residuals at the beginning of the round and in order of discovery. The results therefore depend neither on partitions nor on the
+other roots of the batch. When every root is done or waits, one request per owner fetches the missing degrees and lists. After its first push a root makes at
+most 1 / (alpha · epsilon) steps along edges. Each touched node takes up to about 120 bytes.
 """
 
 from collections import deque
@@ -29,7 +29,7 @@ from graphmill.samplers.vocabulary.options import PprOptions
 
 @dataclass(frozen=True)
 class PushedRoots:
-    """Scores and residuals: root g has the entries [offset[g], offset[g] + size[g]), the root itself first."""
+    """Scores and residuals. Root g has the entries [offset[g], offset[g] + size[g]), the root itself first."""
 
     offset: np.ndarray  # int64 [num_roots]
     size: np.ndarray  # int64 [num_roots]
@@ -37,13 +37,13 @@ class PushedRoots:
     score: np.ndarray  # float64
     residual: np.ndarray  # float64
     num_rounds: int  # of requests
-    memory: tuple[np.ndarray, ...]  # the arrays behind these fields, to be given back
+    memory: tuple[np.ndarray, ...]  # the arrays that hold these fields, for reuse by the memory pool
 
 
 class PprSampler(SubgraphSampler):
     """Minibatches of one subgraph per root (`SubgraphSampler`): the root, then its `top_k` nodes by descending score, with all edges among them.
 
-    In a typed graph the `top_k` nodes are of all types, and `hop` is 0 for roots and 1 for other nodes.
+    In a typed graph the `top_k` nodes may be of all types. `hop` is 0 for roots and 1 for other nodes.
     """
 
     options: PprOptions
@@ -62,7 +62,7 @@ class PprSampler(SubgraphSampler):
 
 
 class PushMemory:
-    """Arrays over entries and table slots of a batch's roots, reused between batches: their allocation costs more than the pushes."""
+    """Arrays over entries and table slots of a batch's roots. Batches reuse them, because allocating them takes longer than the pushes."""
 
     def __init__(self) -> None:
         self._free: deque[tuple[np.ndarray, ...]] = deque()
@@ -85,7 +85,7 @@ class PushMemory:
 def push_roots(
     router: ListsNeighbors, root: np.ndarray, options: PprOptions, memory: PushMemory | None = None
 ) -> PushedRoots:
-    """Forward push from each root until no residual reaches epsilon · degree. With `memory`, use the result before its arrays are given back."""
+    """Runs forward push from each root until no residual reaches epsilon · degree. With `memory`, use the result before its arrays are given back."""
     num_roots, room = len(root), 1 << FIRST_BITS
     offset, size = np.arange(num_roots) * room, np.ones(num_roots, np.int64)
     bits, end = np.full(num_roots, FIRST_BITS, np.int64), num_roots * room
@@ -98,7 +98,7 @@ def push_roots(
         number[new] = pool.number(node[new])
         largest = np.zeros(len(pool.start))
         np.maximum.at(largest, number[wanted], residual[wanted])
-        # One more than the quotient: rounding must not leave out a list that the exact comparison needs.
+        # Add one to the quotient: rounding must not leave out a list that the exact comparison needs.
         reach = np.floor(largest / options.epsilon).astype(np.int64) + 1
         if rounds == 0:
             reach[:] = np.iinfo(np.int64).max
@@ -127,9 +127,9 @@ def push_roots(
 def best_nodes(
     pushed: PushedRoots, top_k: int, order_of: Callable[[np.ndarray], np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """(node, score, level, graph_ptr): each root and its best nodes, descending in score; `level` grows with each other score.
+    """(node, score, level, graph_ptr): each root and its best nodes, descending in score. `level` increases whenever the score changes.
 
-    Nodes that tie for the last place are taken in the order of `order_of`, which maps distinct nodes to ranks by permanent id.
+    Among nodes that tie for the last position, those with the lowest rank are taken. `order_of` maps distinct nodes to ranks by permanent id.
     """
     entry, graph, tied = best_candidates(pushed.offset, pushed.size, pushed.score, top_k)
     if tied.any():

@@ -1,16 +1,16 @@
-"""Cuts of all nodes into chunks: a batch is the subgraph induced by one chunk, or by the union of several chunks.
+"""Cuts all nodes into chunks. A batch is the subgraph induced by one chunk, or by the union of several chunks.
 
-cut="random" draws a fresh cut each epoch, as SGFormer does (arXiv:2306.10759), but by hash: node v falls into chunk
+cut="random" draws a new cut each epoch, like SGFormer (arXiv:2306.10759), but by hash. Node v is in chunk
 floor(hash(seed, epoch, v) · P / 2^64). Chunk sizes are binomial around N / P, and an edge survives with probability 1 / P; P = 1 is the full graph.
-cut="partitions" is ClusterGCN (arXiv:1905.07953): the chunks are the stored partitions; each epoch draws anew which of them form a batch, with the edges
-between them. Batches then depend on the partitioning, by design.
-cut="within" cuts each stored partition by hash: a batch is read from one partition, without edges between partitions. If the number of ranks divides the
-number of partitions, or vice versa, a rank keeps to the same partitions.
+cut="partitions" is ClusterGCN (arXiv:1905.07953): the chunks are the stored partitions. Each epoch draws anew which partitions form a batch; the batch includes
+the edges between them. Batches then depend on the partitioning, by design.
+cut="within" cuts each stored partition by hash: a batch is read from one partition and has no edges between partitions. If the number of ranks divides the
+number of partitions, or vice versa, a rank always reads the same partitions.
 
 A chunk of a random cut is a uniform sample of the nodes, as in ScaleGNN (arXiv:2604.02651), but each epoch's chunks cover all nodes. With `corrected` the
-in-edges of a chunk also stand for the in-edges that it lacks. Let node v have d in-edges, l of them loops, and let a chunk have n of the graph's N nodes
-(cut="within": of the N nodes of a partition in which d' of the in-edges begin; else d' = d). If v is in the chunk, another node is in it with
-probability (n - 1) / (N - 1). Then
+in-edges in a chunk also represent the in-edges that are missing in it. Let node v have d in-edges, l of them loops. Let a chunk have n of the graph's N nodes,
+and let d' = d. With cut="within", N is instead the number of nodes of a partition, and d' is the number of v's in-edges that begin in it. If v is in the chunk,
+another node is in it with probability (n - 1) / (N - 1). Then
 
     edge_coefficient of u → v = (N - 1) / (n - 1) · (d - l) / (d' - l), of v → v 1;     degree of v = d
 
@@ -18,7 +18,7 @@ so Σ coefficient · message estimates the sum over all in-edges without bias an
 partitions it assumes that edges from other partitions are like the partition's own. In a typed graph this holds for each relation, with N and n of its
 source type; between two types the factor is N / n.
 
-A batch may have no root: a training loop then skips the loss (a mean over nothing is NaN), but under DDP still steps, since other ranks wait.
+A batch may have no root. A training loop then skips the loss (a mean over nothing is NaN). Under DDP it must still make the step, because other ranks wait.
 """
 
 import hashlib
@@ -49,10 +49,10 @@ from graphmill.storage.format.manifest import Manifest
 
 
 class RandomPartitionSampler:
-    """Minibatches that are induced subgraphs of chunks, nodes ascending in permanent id.
+    """Minibatches that are induced subgraphs of chunks; nodes ascend in permanent id.
 
-    Roots are the nodes of some splits, or given `roots` (permanent ids, distinct); in a typed graph, of one type. There each type is cut separately, and a
-    chunk has nodes of all types with the edges of all relations among them.
+    The roots are the nodes of some splits, or given `roots` (distinct permanent ids). In a typed graph the roots are of one type. Each type is cut separately,
+    and a chunk has nodes of all types, with the edges of all relations among them.
     """
 
     __repr__, __len__ = sampler_repr, sampler_len
@@ -65,7 +65,7 @@ class RandomPartitionSampler:
         num_ranks: int = 1,
         roots: np.ndarray | None = None,
     ) -> None:
-        """Raises ConfigError if the graph lacks what the options name."""
+        """Raises ConfigError if a column, split or type that the options name is missing in the graph."""
         self._router, self.options, self._num_ranks = router, options, num_ranks
         sizes = router.partition_sizes
         self._num_partitions = len(sizes)
@@ -92,7 +92,7 @@ class RandomPartitionSampler:
         return [self._draw(epoch, batch) for batch in batches]
 
     def draw_around(self, roots: Sequence[GivenRoots], epoch: int, batches: Sequence[int]) -> list[PendingBatch]:
-        """The whole graph with these roots, before its rows are fetched. Raises ConfigError if the graph is cut: a chunk may lack the roots."""
+        """The whole graph with these roots; its rows are not fetched. Raises ConfigError if the graph is cut, because a chunk may not contain the roots."""
         if self._num_chunks > self.options.chunks_per_batch:
             raise ConfigError(
                 f"num_chunks: given roots need the whole graph in a batch, got {self._num_chunks} chunks; set --sampler.num_chunks 1, or "
@@ -121,7 +121,7 @@ class RandomPartitionSampler:
             return drawn.then(self._estimate(node, share.chunk)) if self.options.corrected else drawn
 
     def _estimate(self, node: Mapping[str, np.ndarray], group: int) -> Callable[[Any], Any]:
-        """A function that adds the coefficients of the module's docstring to the batch of these nodes, whose degrees are fetched here."""
+        """Fetches the degrees of these nodes. Returns a function that adds the coefficients of the module's docstring to the batch of these nodes."""
         routers, within = self._router, self.options.cut == "within"
         questions = [
             router.list_question(own, max_degree=None if within else np.zeros(len(own), np.int64))
@@ -136,7 +136,7 @@ class RandomPartitionSampler:
                 start, stop = of_sources.partition_offsets[partition : partition + 2]
                 is_here = (lists.neighbor >= start) & (lists.neighbor < stop)
                 num_nodes, seen = stop - start, np.diff(np.append(0, np.cumsum(is_here))[pointers(lists.count)])
-            itself = relation.source == relation.target  # the chunk has the node whose list is corrected
+            itself = relation.source == relation.target  # the chunk surely has the node whose list is corrected
             scale = (num_nodes - itself) / max(len(node[relation.source]) - itself, 1)
             estimates[relation] = partial(_estimates, lists.degree, seen, scale, itself)
         return lambda batch: with_columns(
@@ -144,7 +144,7 @@ class RandomPartitionSampler:
         )
 
     def _part(self, chunk: int) -> tuple[int, int]:
-        """(partition, number of its part) of a chunk of a cut within partitions."""
+        """(partition, index of the part within it) of a chunk, for a cut within partitions."""
         num_partitions, num_ranks = self._num_partitions, self._num_ranks
         step, rank = divmod(chunk, num_ranks)
         several, odd = divmod(num_ranks, num_partitions)
@@ -154,7 +154,7 @@ class RandomPartitionSampler:
         return partition, part
 
     def _group_nodes(self, epoch: int, group: int) -> dict[str, np.ndarray]:
-        """Nodes of the chunks of a group of the epoch's cut, by type, ascending in permanent id."""
+        """Nodes of one group of chunks of the epoch's cut, by type, ascending in permanent id."""
         options, routers, num_chunks = self.options, self._router.nodes, self._num_chunks
         position = epoch if options.shuffle else 0
         if options.cut == "partitions":
@@ -169,7 +169,7 @@ class RandomPartitionSampler:
             partition, (start, stop) = None, even_split(num_chunks, self._num_groups, group)
         nodes = {}
         for name, router in routers.items():
-            # The roots' type is cut like a plain graph. Every other type has its own stream: equal ids of two types are unrelated nodes.
+            # The roots' type is cut like a plain graph. Every other type has its own stream, because equal ids of two types are unrelated nodes.
             is_root = name == self._induced.root_type
             names = [] if is_root else [int(hashlib.sha256(name.encode()).hexdigest()[:16], 16)]
             key = stream_key(options.seed, Purpose.CHUNKS, position, *names)
@@ -180,7 +180,8 @@ class RandomPartitionSampler:
 def _estimates(
     degree: np.ndarray, seen: np.ndarray, scale: float, has_loops: bool, edges: Any
 ) -> dict[str, np.ndarray]:
-    """Coefficients and degrees of a relation's edges; `seen`: in-edges of each node that can be in a batch, each with probability 1 / `scale`."""
+    """Coefficients and degrees of a relation's edges. `seen` counts the in-edges of each node that can be in a batch. Each is in the batch with probability 1 /
+    `scale`."""
     end = np.repeat(np.arange(len(degree)), np.diff(edges.indptr))
     is_loop = (edges.indices == end) & has_loops
     num_loops = np.bincount(end[is_loop], minlength=len(degree))
@@ -192,7 +193,7 @@ def _estimates(
 
 
 def _with_roots(roots: Mapping[str, NodeList], batch: Any) -> Any:
-    """The batch, whose nodes ascend in permanent id, with these roots by type."""
+    """The batch with these roots by type. The nodes of the batch ascend in permanent id."""
     tables = getattr(batch, "nodes", dict.fromkeys(roots, batch))
     places = [(name, np.searchsorted(tables[name].node_id, own.original_id)) for name, own in roots.items()]
     (root_type, index), *second = places
@@ -203,7 +204,7 @@ def _with_roots(roots: Mapping[str, NodeList], batch: Any) -> Any:
 
 
 def count_chunks(options: RandomPartitionOptions, manifest: Manifest | Sizes) -> int:
-    """Number of chunks of the cut. Raises ConfigError if the graph cannot be cut, or its chunks cannot be grouped, as the options say."""
+    """Number of chunks of the cut. Raises ConfigError if the graph cannot be cut, or its chunks cannot be grouped, in the way that the options require."""
     num_chunks = options.num_chunks
     if num_chunks is None:
         num_chunks = DEFAULT_CHUNKS if options.cut == "random" else manifest.num_partitions

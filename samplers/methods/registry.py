@@ -1,7 +1,7 @@
 """The table of samplers over one graph: name -> (options, sampler). A user's own sampler is named by its import path.
 
-`package.module:Name` names a frozen dataclass whose fields are the options, with a method `build(router, num_ranks)` that makes a
-`graphmill.samplers.drawing.protocol.Sampler`. The run fills in its fields seed, split_set, root_split, shuffle and encodings, if it has them.
+`package.module:Name` names a frozen dataclass whose fields are the options. Its method `build(router, num_ranks)` makes a
+`graphmill.samplers.drawing.protocol.Sampler`. If the dataclass has the fields seed, split_set, root_split, shuffle and encodings, the run fills them in.
 """
 
 import importlib
@@ -10,7 +10,7 @@ from typing import Any
 
 from graphmill.core.errors import ConfigError
 
-OBJECTS = "graphmill.objects"  # the module of objects that were passed in Python; other processes lack it
+OBJECTS = "graphmill.objects"  # the module of objects passed in Python; other processes do not have it
 
 
 def _paths(options: str, sampler: str) -> tuple[str, str]:
@@ -29,7 +29,7 @@ SAMPLERS = {
     "saint": _paths("SaintOptions", "saint:SaintSampler"),
 }
 
-# Samplers that a run selects itself, without a name for users.
+# Samplers that a run selects itself; users cannot select them by name.
 _UNNAMED = (
     _paths("FullGraphOptions", "full_graph:FullGraphSampler"),
     _paths("LinkOptions", "links:LinkSampler"),
@@ -53,20 +53,20 @@ def load(path: str) -> Any:
 
 
 def build_sampler(options: Any, router: Any, num_ranks: int) -> Any:
-    """The sampler that these options describe, ours or a user's."""
+    """The sampler that these options describe: one of Graphmill's samplers, or a user's."""
     path = dict((*SAMPLERS.values(), *_UNNAMED)).get(f"{type(options).__module__}:{type(options).__name__}")
     return options.build(router, num_ranks) if path is None else load(path)(router, options, num_ranks)
 
 
 def without_encodings(options: Any) -> Any:
-    """The options without encodings, which may not be stored yet."""
+    """The options without encodings, because the encodings may not be stored yet."""
     if hasattr(options, "around"):
         return replace(options, around=without_encodings(options.around))
     return replace(options, encodings=()) if hasattr(options, "encodings") else options
 
 
 def given(options: Any, **values: Any) -> Any:
-    """A sampler's options with the `values` of the fields that its class has, which the run fills in."""
+    """A sampler's options. Fields that its class has are filled with the run's `values`."""
     names = {field.name for field in fields(options)}
     if "root_split" in values and "root_splits" in names:
         values["root_splits"] = (values.pop("root_split"),)

@@ -1,7 +1,7 @@
-"""The common part of the samplers of one subgraph per root: the searched graph, the roots, and the way from sets of nodes to batches.
+"""The common part of the samplers of one subgraph per root: the searched graph, the roots, and the construction of batches from sets of nodes.
 
-A search sees the chosen relations as one graph (`graphmill.samplers.drawing.union_graph`). Its nodes are then separated by type, and the batch has the
-edges of all relations within each root's subgraph.
+A search sees the chosen relations as one graph (`graphmill.samplers.drawing.union_graph`). Afterwards its nodes are separated by type. The batch has the edges
+of all relations within each root's subgraph.
 """
 
 from abc import ABC, abstractmethod
@@ -31,7 +31,8 @@ from graphmill.samplers.vocabulary.stage_clock import stage
 
 
 class SubgraphSampler(ABC):
-    """Minibatches of one subgraph per root. Roots are the nodes of one split, or given `roots` (permanent ids, distinct); in a typed graph, of one type."""
+    """Minibatches of one subgraph per root. The roots are the nodes of one split, or given `roots` (distinct permanent ids). In a typed graph the roots are of
+    one type."""
 
     __repr__, __len__ = sampler_repr, sampler_len
     router, content_hash, num_batches, sample = own_router, plan_hash, plan_length, sample_drawn
@@ -39,7 +40,7 @@ class SubgraphSampler(ABC):
     def __init__(
         self, router: Router | TypedRouter, options: Any, num_ranks: int = 1, roots: np.ndarray | None = None
     ) -> None:
-        """Raises ConfigError if the graph lacks what the options name."""
+        """Raises ConfigError if a column, type or relation that the options name is missing in the graph."""
         self._router, self.options, self._num_hops = router, options, getattr(options, "max_hops", 1)
         self.root_type, relations = type_of_roots(router, options.root_type), known_relations(router, options.relations)
         check_splits(router, self.root_type, options.split_set)
@@ -59,13 +60,13 @@ class SubgraphSampler(ABC):
 
     @abstractmethod
     def _sets(self, roots: NodeList, epoch: int) -> RootSets:
-        """The search."""
+        """Runs the search."""
 
     def draw(self, epoch: int, batches: Sequence[int]) -> list[PendingBatch]:
         return self.draw_around([self._root_batches.roots(epoch, batch) for batch in batches], epoch, batches)
 
     def draw_around(self, roots: Sequence[GivenRoots], epoch: int, batches: Sequence[int]) -> list[PendingBatch]:
-        """Batches around these nodes, before their rows are fetched."""
+        """Draws batches around these nodes; their rows are not fetched."""
         drawn = []
         for of_batch, batch in zip(roots, batches, strict=True):
             of_type = of_batch if isinstance(of_batch, Mapping) else {self.root_type: of_batch}
@@ -75,7 +76,7 @@ class SubgraphSampler(ABC):
         return drawn
 
     def _numbered(self, roots: Mapping[str, NodeList]) -> NodeList:
-        """The roots by their numbers in the searched graph. They keep the permanent ids of their type, which key draws."""
+        """The roots by their numbers in the searched graph. They keep the permanent ids of their type, because the keys of draws are made from these ids."""
         firsts = [self._first if name == self.root_type else self._numbers.first(name) for name in roots]
         if firsts == [0]:
             return next(iter(roots.values()))
@@ -83,7 +84,7 @@ class SubgraphSampler(ABC):
         return NodeList(np.concatenate(node), np.concatenate([each.original_id for each in roots.values()]))
 
     def _pending(self, sets: RootSets, epoch: int, batch: int, roots: Mapping[str, NodeList]) -> PendingBatch:
-        """The batch of these sets around roots by type. One request per owner fetches the rows of distinct nodes of all types, one more all edges."""
+        """The batch of these sets around roots, by type. One request per owner fetches the rows of distinct nodes of all types; one more fetches all edges."""
         router = self._router
         with stage("sample"):
             parts = sets.by_type(self._numbers)
@@ -105,14 +106,14 @@ class SubgraphSampler(ABC):
         return PendingBatch(tuple(wanted), complete, sum(part.num_bytes for part in parts.values()))
 
     def sample_roots(self, node_id: np.ndarray, epoch: int = 0, batch: int = 0) -> Any:
-        """The subgraphs around these permanent ids of any split; a repeated root gets the same subgraph again.
+        """The subgraphs around these permanent ids of any split. A repeated root gets the same subgraph again.
 
-        `epoch` and `batch` are stored in the batch; Node2Subgraph also draws by the epoch. One more request per owner finds the roots. Raises ConfigError
-        for an id that no node (in a typed graph: no node of the roots' type) has.
+        `epoch` and `batch` are stored in the batch; Node2Subgraph also draws by the epoch. Finding the roots takes one more request per owner. Raises
+        ConfigError for an id that no node has; in a typed graph, for an id that no node of the roots' type has.
         """
         roots = find_roots(self._router.nodes[self.root_type], node_id)
         return with_rows(*self.draw_around([roots], epoch, [batch]))
 
     def roots_of(self, epoch: int, batch: int) -> np.ndarray:
-        """Permanent ids of a batch's roots, in its order. Raises ConfigError for a batch that does not exist."""
+        """Permanent ids of a batch's roots, in the order of the batch. Raises ConfigError for a batch that does not exist."""
         return self._root_batches.roots(epoch, batch).original_id

@@ -1,13 +1,13 @@
 """GraphSAINT with random walks (arXiv:1907.04931): a batch is the induced subgraph of all nodes that a number of walks visit.
 
 Walks start at roots drawn uniformly with replacement and take `walk_length` steps to uniform neighbors (parallel edges count separately; a walk at a
-node without neighbors stays). The sampler pre-samples T subgraphs and counts, as in section 3.2: node v was in C_v of them, both ends of edge u → v in
-C_uv. Counts of 0 become 1. Then
+node without neighbors stays). The sampler first draws T subgraphs and counts, as in section 3.2, in how many node v appears (C_v) and in how many both ends of
+edge u → v appear (C_uv). Counts of 0 become 1. Then
 
     loss_weight of v = T / (C_v · number of roots)    the weighted sum of a batch's losses estimates the mean over all roots
     edge_coefficient of u → v = C_v / C_uv            a weighted sum of messages estimates the sum over all in-edges
 
-In a typed graph walks start at nodes of one type and step along a uniform edge of all relations.
+In a typed graph walks start at nodes of one type. Each step follows a uniform edge among the edges of all relations.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,28 +35,28 @@ from graphmill.samplers.vocabulary.options import SaintOptions
 from graphmill.samplers.vocabulary.stage_clock import stage
 from graphmill.storage.format.source import Relation
 
-_WALKS_AT_ONCE = 1 << 18  # while pre-sampling: bounds memory, not the result
+_WALKS_AT_ONCE = 1 << 18  # walks per part while pre-sampling; bounds memory and does not change the result
 
 
 @dataclass(frozen=True)
 class SampleCounts:
-    """The pre-sampled subgraphs of each visited node: node[i] was in sample[first[i]:first[i + 1]], ascending."""
+    """For each visited node, the pre-sampled subgraphs that contain it: node[i] was in the samples sample[first[i]:first[i + 1]], ascending."""
 
     node: np.ndarray  # [k], numbers of `NodeNumbers`, ascending
     first: np.ndarray  # int64 [k + 1]
     sample: np.ndarray  # int32
 
     def bounds(self, node: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(first, last) of each node's samples in `sample`; equal for a node without visits."""
+        """(first, last): bounds of each node's samples in `sample`. Both are equal for a node that no walk visited."""
         place = np.minimum(np.searchsorted(self.node, node), len(self.node) - 1)
         visited = self.node[place] == node
         return np.where(visited, self.first[place], 0), np.where(visited, self.first[place + 1], 0)
 
 
 class SaintSampler:
-    """Minibatches of one subgraph each, with positions in order of first visit: roots, then step after step.
+    """Minibatches of one subgraph each. Positions follow the order of first visit: roots, then step by step.
 
-    Walks start at the nodes of one split, or at given `roots` (permanent ids, distinct); in a typed graph, at nodes of one type.
+    Walks start at the nodes of one split, or at given `roots` (distinct permanent ids). In a typed graph they start at nodes of one type.
     """
 
     __repr__, __len__ = sampler_repr, sampler_len
@@ -69,7 +69,7 @@ class SaintSampler:
         num_ranks: int = 1,
         roots: np.ndarray | None = None,
     ) -> None:
-        """Raises ConfigError if the graph lacks what the options name."""
+        """Raises ConfigError if a column, type or relation that the options name is missing in the graph."""
         self._router, self.options, self._num_ranks = router, options, num_ranks
         direction = "in" if options.walk_length == 0 else options.direction
         self._graph, self._numbers = searched_graph(router, tuple(router.edges), direction), NodeNumbers(router.nodes)
@@ -96,7 +96,7 @@ class SaintSampler:
 
     @cached_property
     def sample_counts(self) -> SampleCounts:
-        """The pre-sampled subgraphs, drawn at first use. They depend only on the seed, so all processes have the same."""
+        """The pre-sampled subgraphs, drawn at the first use. They depend only on the seed, so all processes have the same subgraphs."""
         options = self.options
         at_once = max(1, _WALKS_AT_ONCE // options.num_walks)
         pairs = []
@@ -141,7 +141,7 @@ class SaintSampler:
             return drawn.then(partial(self._weigh, {name: relabeler.node[at] for name, (at, _) in of_type.items()}))
 
     def _weigh(self, node: Mapping[str, np.ndarray], batch: Any) -> Any:
-        """The batch with its roots and the weights of losses and messages; `node`: numbers of each type's nodes."""
+        """The batch with its roots and the weights of losses and messages. `node` holds the numbers of each type's nodes."""
         counts, root_type = self.sample_counts, self._induced.root_type
         with stage("sample"):
             is_root = self._roots.among(root_table(batch))

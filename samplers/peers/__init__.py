@@ -1,1 +1,1 @@
-"""Our loader in other libraries' training loops."""
+"""Graphmill's loader in other libraries' training loops."""

@@ -1,6 +1,6 @@
-"""Our loader in other libraries' training loops: PyTorch's `IterableDataset`, PyG's `NeighborLoader`, Lightning's data module.
+"""Graphmill's loader in other libraries' training loops: PyTorch's `IterableDataset`, PyG's `NeighborLoader`, Lightning's data module.
 
-The loader samples ahead in its own threads. Worker processes are refused: they would sample every batch once more.
+The loader samples in advance in its own threads. Worker processes are refused, because each would sample every batch once more.
 """
 
 import tempfile
@@ -28,7 +28,7 @@ from graphmill.storage.graph import StoredGraph, TypedGraph, open_graph
 
 
 class BatchDataset(IterableDataset):
-    """Each pass is an epoch of the loader, for `torch.utils.data.DataLoader(dataset, batch_size=None)`. `transform` is applied to each batch."""
+    """Each pass is an epoch of the loader. Use it with `torch.utils.data.DataLoader(dataset, batch_size=None)`. `transform` is applied to each batch."""
 
     def __init__(self, loader: Loader, transform: Callable[[Any], Any] | None = None) -> None:
         self.loader, self.transform = loader, transform
@@ -39,7 +39,7 @@ class BatchDataset(IterableDataset):
             raise ConfigError(
                 "expected DataLoader(…, num_workers=0), got worker processes; the loader samples ahead in threads: set LoaderOptions(threads=…)"
             )
-        # Lightning takes an epoch's batches and never asks for more, so the position stays at the epoch's end. This moves it to the next epoch.
+        # Lightning takes an epoch's batches and does not read beyond them, so the position stays at the end of the epoch. This line moves it to the next epoch.
         self.loader.load_state_dict(self.loader.state_dict())
         return iter(self.loader) if self.transform is None else map(self.transform, self.loader)
 
@@ -48,16 +48,17 @@ class BatchDataset(IterableDataset):
 
 
 class NeighborLoader:
-    """`torch_geometric.loader.NeighborLoader` over our sampler, with the same arguments and batches (`Data`, `HeteroData`). Each `for` begins an epoch.
+    """`torch_geometric.loader.NeighborLoader` over Graphmill's sampler, with the same arguments and batches (`Data`, `HeteroData`). Each `for` begins an epoch.
 
     `data`: a PyG `Data` or `HeteroData`, a stored graph, or its URL. An object in memory is stored in a temporary folder, which is deleted with the loader.
-    `num_neighbors`: neighbors per hop, -1 for all; for relations, a mapping from (source, relation, target). `input_nodes`: the roots as a mask or indices,
-    None for all nodes; in a typed graph (type, roots). `shuffle`: another order in each epoch, drawn from `seed`. `num_workers`: threads that sample ahead.
-    `weight_attr="edge_weight"` (or "weight") draws by the edges' weights; `time_attr="time"` (or "edge_time", "node_time") draws edges until the root's
+    `num_neighbors`: neighbors per hop, -1 for all; for single relations, a mapping from (source, relation, target). `input_nodes`: the roots as a mask or
+    indices, None for all nodes; in a typed graph (type, roots). `shuffle`: another order in each epoch, drawn from `seed`. `num_workers`: threads that sample
+    ahead. `weight_attr="edge_weight"` (or "weight") draws by the edges' weights; `time_attr="time"` (or "edge_time", "node_time") draws edges until the root's
     time.
 
-    PyG may draw an edge in two hops; our sampler expands each node once. A batch has the columns that the graph stores, `n_id`, `input_id` and `batch_size`,
-    the roots first, and no `e_id` or counts by hop. Labels are as a stored graph has them (integers for classes, -1 not known).
+    PyG may draw an edge in two hops; Graphmill's sampler expands each node once. A batch has the columns that the graph stores, and `n_id`, `input_id` and
+    `batch_size`. The roots come first. A batch has no `e_id` and no counts by hop. Labels have the form of a stored graph (integers for classes, -1: not
+    known).
 
     Raises ConfigError for roots or columns that the graph lacks.
     """
@@ -77,7 +78,7 @@ class NeighborLoader:
         time_attr: str | None = None,
         transform: Callable[[Any], Any] | None = None,
         num_workers: int = 0,
-        persistent_workers: bool = False,  # accepted and ignored: threads start immediately
+        persistent_workers: bool = False,  # accepted for compatibility and ignored, because threads start immediately
         seed: int = 0,
     ) -> None:
         for option, column, known in (
@@ -132,7 +133,7 @@ class NeighborLoader:
                 yield self._pyg(to_pyg(batch), batch, MASKS)
 
     def _pyg(self, made: Any, batch: Any, masks: Mapping[str, int]) -> Any:
-        """PyG's form of a batch with the columns that PyG's loader adds."""
+        """Converts a batch into PyG's form, with the columns that PyG's loader adds."""
         root_store = made if self._sampler.is_plain else made[batch.root_type]
         root_store.input_id = self._sampler.positions(batch.epoch, batch.index)
         for store in [made] if self._sampler.is_plain else made.node_stores:
@@ -167,7 +168,7 @@ class NeighborLoader:
 
 
 class _GivenRoots:
-    """A sampler of batches of given roots, in their order or in an order drawn for each epoch."""
+    """Batches of given roots, in the given order or in a new order for each epoch."""
 
     def __init__(self, router: Any, options: NeighborOptions, ids: np.ndarray, shuffle: bool, drop_last: bool) -> None:
         self._sampler = NeighborSampler(router, options, roots=np.sort(ids))
@@ -177,7 +178,7 @@ class _GivenRoots:
         self.num_batches = len(ids) // size if drop_last else -(-len(ids) // size)
 
     def positions(self, epoch: int, batch: int) -> torch.Tensor:
-        """int64 [roots of the batch]: their positions among the given roots."""
+        """int64 [roots of the batch]: positions of the batch's roots among the given roots."""
         check_batch(batch, self.num_batches)
         order = np.arange(len(self._ids))
         if self._shuffle:
@@ -215,9 +216,9 @@ def _columns(router: Any) -> tuple[EdgeColumn, ...]:
 
 
 def lightning_data(train: Loader, valid: Loader | None = None, test: Loader | None = None) -> Any:
-    """A `lightning.LightningDataModule` over our loaders, with our batches (`TorchBatch`). Needs lightning (extra: lightning).
+    """A `lightning.LightningDataModule` over Graphmill's loaders, with Graphmill's batches (`TorchBatch`). Needs lightning (extra: lightning).
 
-    No `DistributedSampler` is needed for several ranks: a loader has its own share of the roots by `rank` and `num_ranks`.
+    Several ranks need no `DistributedSampler`, because `rank` and `num_ranks` give each loader its own share of the roots.
     """
     try:
         from lightning import LightningDataModule

@@ -1,1 +1,1 @@
-"""Options, requests and answers, requirements of a graph. Options need Python alone. Imports: storage, core."""
+"""Options, requests and replies, checks of what a graph stores. Options need no third-party package. Imports: storage, core."""

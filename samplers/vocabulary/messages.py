@@ -1,7 +1,7 @@
 """Messages between a sampler and the owners of partitions: frozen requests, and replies of plain numpy arrays.
 
-Node ids are stored ids (owner = searchsorted(offsets)), except in `FindNodes`, which translates permanent ids into stored ids. The nodes in `node` all
-belong to the owner. `member` may name nodes of other owners; the reply covers the owner's nodes, in their order. Every request is idempotent and may be
+Node ids are stored ids (owner = searchsorted(offsets)), except in `FindNodes`, which translates permanent ids into stored ids. The nodes in `node` all belong
+to the owner. `member` may name nodes of other owners; the reply covers only the owner's nodes, in the order of `member`. Every request is idempotent and may be
 sent again after a failure.
 """
 
@@ -18,21 +18,21 @@ EdgeColumn = Literal["id", "weight", "time", "feature"]
 
 @dataclass(frozen=True)
 class SampleNeighbors:
-    """Draw up to `fanout` neighbors of each node (-1: all), as `scheme` says."""
+    """Draw up to `fanout` neighbors of each node (-1: all) by the method `scheme`."""
 
     node: np.ndarray  # [n]
     fanout: int
     key: int  # stream of (seed, epoch, batch, hop)
-    direction: WalkDirection = "in"  # "out": among the ends of its out-edges; "both": among both kinds of neighbors
+    direction: WalkDirection = "in"  # "out": ends of its out-edges; "both": both kinds of neighbors
     scheme: Scheme = "uniform"
     replace: bool = False
     columns: tuple[EdgeColumn, ...] = ()  # columns of the drawn edges in the reply
-    until: np.ndarray | None = None  # int64 [n]: only edges of node i no later than until[i]; None: all edges
+    until: np.ndarray | None = None  # int64 [n]: only edges of node i with time <= until[i]; None: all edges
 
 
 @dataclass(frozen=True)
 class SampleForBatches:
-    """Several `SampleNeighbors` in one request: number b draws for node[start[b]:start[b + 1]] with key[b]."""
+    """Several `SampleNeighbors` in one request. Batch b draws for node[start[b]:start[b + 1]] with key[b]."""
 
     node: np.ndarray  # [n]
     start: np.ndarray  # int64 [batches + 1]
@@ -47,15 +47,15 @@ class SampleForBatches:
 
 @dataclass(frozen=True)
 class InducedEdges:
-    """List the in-neighbors in `member` of each owned node of `member`, as positions in `member`."""
+    """List the in-neighbors in `member` of each node of `member` that the owner has, as positions in `member`."""
 
-    member: np.ndarray  # [k], distinct, also nodes of other owners
+    member: np.ndarray  # [k], distinct; may include nodes of other owners
     columns: tuple[EdgeColumn, ...] = ()  # columns of the edges in the reply
 
 
 @dataclass(frozen=True)
 class NeighborLists:
-    """Reply: for node i, count[i] entries of `neighbor`, ascending in permanent id or, if edges have times, in (time, permanent id)."""
+    """Reply: for node i, count[i] entries of `neighbor`. They ascend in permanent id or, if edges have times, in (time, permanent id)."""
 
     count: np.ndarray  # int64 [n]
     neighbor: np.ndarray  # [sum(count)]: node ids, or positions for InducedEdges
@@ -67,7 +67,7 @@ class NeighborLists:
 
 @dataclass(frozen=True)
 class FetchRows:
-    """Read rows of node columns."""
+    """Read rows of nodes' columns."""
 
     node: np.ndarray  # [n]
     feature: bool = True
@@ -80,21 +80,21 @@ class NodeRows:
     """Reply: rows in the order of the request."""
 
     original_id: np.ndarray  # int64 [n]
-    # As stored (`graphmill.storage.format.feature_rows`); `Router.fetch` returns float32 [n, feature_dim].
+    # In their stored form (`graphmill.storage.format.feature_rows`). `Router.fetch` returns float32 [n, feature_dim].
     feature: np.ndarray | None
     label: np.ndarray | None  # int64 or float32 [n], or int8 [n, num_classes]: answers
     split: np.ndarray | None  # int8 [n]
     encoding: np.ndarray | None = None  # float32 [n, sum of dims]: the requested encodings, concatenated
 
     def take(self, rows: np.ndarray) -> "NodeRows":
-        """The rows at these positions, in this order."""
+        """The rows at these positions, in the order of the positions."""
         taken = {name: None if column is None else column.take(rows, axis=0) for name, column in vars(self).items()}
         return NodeRows(**taken)  # type: ignore[arg-type]  # permanent ids are always there
 
 
 @dataclass(frozen=True)
 class ListSplit:
-    """List the owned nodes whose code in `split_set` is `code`."""
+    """List the owner's nodes whose code in `split_set` is `code`."""
 
     split_set: int
     code: int
@@ -102,7 +102,7 @@ class ListSplit:
 
 @dataclass(frozen=True)
 class ListLinks:
-    """List the stored links of a split, and its stored pairs without a link, that begin at owned nodes."""
+    """List the stored links of a split that begin at the owner's nodes, and the stored pairs without a link that begin there."""
 
     split: int
 
@@ -115,14 +115,14 @@ class LinkRows:
     destination: np.ndarray  # int64 [m]
     is_link: np.ndarray  # int8 [m]
     count: np.ndarray  # int64 [m]: number of stored negatives of each link
-    negative: np.ndarray  # int64 [sum(count)], ends that replace the destination
+    negative: np.ndarray  # int64 [sum(count)], nodes that replace the destination
     time: np.ndarray | None = None  # int64 [m], in a graph whose edges have times
     relation: np.ndarray | None = None  # int64 [m], in a knowledge graph
 
 
 @dataclass(frozen=True)
 class ListChunk:
-    """List the owned nodes of the chunks [chunk, chunk + count). Node v is in chunk floor(hash(key, v) / 2^64 · num_chunks)."""
+    """List the owner's nodes in the chunks [chunk, chunk + count). Node v is in chunk floor(hash(key, v) / 2^64 · num_chunks)."""
 
     key: int
     chunk: int
@@ -132,7 +132,7 @@ class ListChunk:
 
 @dataclass(frozen=True)
 class FindNodes:
-    """List the owned nodes with these permanent ids, in this order."""
+    """List the owner's nodes with these permanent ids, in the order of the ids."""
 
     original_id: np.ndarray  # int64 [n]
 
@@ -146,7 +146,7 @@ class ListGroups:
 
 @dataclass(frozen=True)
 class NodeGroups:
-    """Reply, in the order of the request."""
+    """Reply: locality groups in the order of the request."""
 
     group: np.ndarray  # int32 [n]
 
@@ -160,28 +160,28 @@ class NodeList:
     time: np.ndarray | None = None  # int64 [n], in a graph whose nodes have times
 
     def take(self, rows: np.ndarray | slice) -> "NodeList":
-        """The nodes at these positions, in this order."""
+        """The nodes at these positions, in the order of the positions."""
         return NodeList(self.node[rows], self.original_id[rows], None if self.time is None else self.time[rows])
 
 
-GivenRoots = NodeList | Mapping[str, NodeList]  # by type, if they are not of the type that the options name
+GivenRoots = NodeList | Mapping[str, NodeList]  # by type, if the roots are not of the type that the options name
 
 
 @dataclass(frozen=True)
 class ListNeighbors:
-    """List all neighbors of each node: sources of its in-edges, ends of its out-edges, or sources and then ends."""
+    """List all neighbors of each node: the sources of its in-edges, the ends of its out-edges, or first the sources and then the ends."""
 
     node: np.ndarray  # [n]
     direction: WalkDirection = "in"
-    max_degree: np.ndarray | None = None  # int64 [n]: of a longer list only the length is in the reply
+    max_degree: np.ndarray | None = None  # int64 [n]: for a longer list the reply has only the length
     by_weight: bool = False  # the reply has the weights of edges
 
 
 @dataclass(frozen=True)
 class InducedSubgraphs:
-    """List the in-neighbors of the owned entries of `member` within their own set; sets may share nodes.
+    """List the in-neighbors of the owner's entries of `member` within the entry's own set. Sets may share nodes.
 
-    In a relation between two types, `member` are nodes of the source type, and lists are made for the owned entries of `target`.
+    In a relation between two types, `member` are nodes of the source type, and the lists belong to the owner's entries of `target`.
     """
 
     member: np.ndarray  # [k]: set g is member[graph_ptr[g]:graph_ptr[g + 1]], distinct nodes
@@ -193,17 +193,17 @@ class InducedSubgraphs:
 
 @dataclass(frozen=True)
 class StepWalks:
-    """Move each walk from its node to a uniform neighbor; a walk at a node without neighbors stays."""
+    """Move each walk from its node to a uniform neighbor. A walk at a node without neighbors stays."""
 
     node: np.ndarray  # [n]
-    walk: np.ndarray  # int64 [n], numbers of the walks, the counters of their draws
+    walk: np.ndarray  # int64 [n], ids of the walks; a walk's id is the counter of its draw
     key: int  # stream of (seed, epoch, batch, step)
     direction: WalkDirection = "in"
 
 
 @dataclass(frozen=True)
 class DegreeLists:
-    """Reply: lists in the order of the request, each as stored (`NeighborLists`)."""
+    """Reply: lists in the order of the request, each in its stored order (`NeighborLists`)."""
 
     degree: np.ndarray  # int64 [n]
     count: np.ndarray  # int64 [n]: the degree, or 0 if the list was left out
@@ -213,7 +213,7 @@ class DegreeLists:
 
 @dataclass(frozen=True)
 class ForParts:
-    """Requests to several types and relations of a typed graph, in one message to the owner of all of them in a partition."""
+    """Requests to several types and relations of a typed graph, in one message to the owner that has all of them in a partition."""
 
     parts: tuple[str, ...]  # names of types and relations
     requests: "tuple[PartRequest, ...]"  # one for each part
@@ -246,13 +246,13 @@ Reply = PartReply | PartReplies
 
 
 def messages_in(message: Request | Reply) -> tuple[PartRequest | PartReply, ...]:
-    """The messages within a message about several parts; none for other messages."""
+    """The messages within a message about several parts; for any other message, none."""
     if isinstance(message, ForParts):
         return message.requests
     return message.replies if isinstance(message, PartReplies) else ()
 
 
 def join_columns(pieces: list[np.ndarray | None]) -> np.ndarray | None:
-    """One column of several replies as one array; None if the replies lack it."""
+    """One column of several replies as one array; None if the replies do not have the column."""
     present = [piece for piece in pieces if piece is not None]
     return np.concatenate(present) if present else None

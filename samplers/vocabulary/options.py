@@ -1,4 +1,4 @@
-"""Options of every sampler and of the loader: a user sets them, except those in GIVEN, which the run fills in."""
+"""Options of every sampler and of the loader. A user sets all fields except the fields in GIVEN, which the run fills in."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -15,9 +15,9 @@ RootOrder = Literal["shuffled", "groups"]
 
 
 def _repr_of(options: Any, unset: Mapping[str, Any], after: Mapping[str, tuple[str, ...]]) -> str:
-    """The repr of earlier versions, since a resumed run compares it: inherited fields follow the own fields that `after` names.
+    """The repr in the form of earlier versions, because a resumed run compares it. Inherited fields follow the own fields that `after` names.
 
-    Fields that came later are left out while they have the values of `unset`.
+    Fields that were added later are left out while they have the values of `unset`.
     """
     names, moved = [each.name for each in fields(options)], {name for group in after.values() for name in group}
     order = [name for own in names if own not in moved for name in (own, *after.get(own, ()))]
@@ -27,7 +27,7 @@ def _repr_of(options: Any, unset: Mapping[str, Any], after: Mapping[str, tuple[s
 
 
 def check_fields(options: Any, **least: float) -> None:
-    """Raises ConfigError if a field has another type, is smaller than `least` says, or names an encoding that cannot exist."""
+    """Raises ConfigError if a field has the wrong type, is smaller than its value in `least`, or names an encoding that cannot exist."""
     option_checks.check_fields(options, **least)
     check_encoding_names(getattr(options, "encodings", ()))
 
@@ -42,7 +42,7 @@ class SamplerOptions:
     seed: int = 0
     split_set: int = 0
     shuffle: bool = True
-    """False: the same batches in every epoch; roots that are dealt to batches ascend in permanent id."""
+    """False: the same batches in every epoch; roots that are divided into batches ascend in permanent id."""
     encodings: tuple[str, ...] = ()
     """Stored encodings of the nodes (graphmill.storage.format.encodings), by name."""
     root_type: str | None = None
@@ -58,7 +58,7 @@ class RootOptions(SamplerOptions):
 
     GIVEN: ClassVar[tuple[str, ...]] = (*SamplerOptions.GIVEN, "root_split")
     root_split: int | None = SPLIT_TRAIN
-    """Split code of the roots. None: all nodes. In a graph without splits all nodes train."""
+    """Split code of the roots. None: all nodes. In a graph without splits all nodes are training nodes."""
 
 
 _OF_ROOTS = ("seed", "split_set", "root_split", "shuffle")
@@ -66,44 +66,50 @@ _OF_ROOTS = ("seed", "split_set", "root_split", "shuffle")
 
 @dataclass(frozen=True, repr=False)
 class NeighborOptions(RootOptions):
-    """How roots become batches."""
+    """Division of roots into batches."""
 
     UNSET: ClassVar = {"relation_fanouts": {}, "root_type": None}
     AFTER: ClassVar = {"edges": _OF_ROOTS, "features": ("encodings",), "relation_fanouts": ("root_type",)}
     fanouts: tuple[int, ...] = (15, 10, 5)
-    """Neighbors per hop, of each relation; -1: all."""
+    """Neighbors per hop, for each relation; -1: all."""
     batch_size: int = 1024
     """Roots per batch."""
     root_order: RootOrder = "shuffled"
-    """shuffled: a micro-batch has roots from anywhere; groups: each micro-batch of a step has roots from its own share of the graph's locality
-    groups, shuffled, so that most of the rows that it needs lie on one host."""
+    """shuffled: a micro-batch has roots from the whole graph. groups: each micro-batch of a step has roots from its own share of the graph's locality groups,
+    shuffled. Most of the rows that the micro-batch needs are then on one host."""
     edges: Literal["sampled", "induced"] = "sampled"
-    """sampled: the edges that are drawn; induced: all edges among the nodes of the batch."""
+    """sampled: the edges that are drawn. induced: all edges among the nodes of the batch."""
     direction: WalkDirection = "in"
-    """Which neighbors of a node: the sources of its in-edges, the ends of its out-edges, or both. In a typed graph a relation's out-edges are the in-edges of its reverse."""
+    """Neighbors of a node: the sources of its in-edges, the ends of its out-edges, or both. In a typed graph a relation's out-edges are the in-edges of its
+    reverse."""
     scheme: Scheme = "uniform"
-    """How neighbors are drawn: uniform; by edge weight; by the neighbor's in-degree (at least 1); the last, most recent edges; or LABOR-0 (arXiv:2210.13339): one coin per neighbor and hop, which all nodes of the frontier share, so that they draw the same neighbors and fanouts are expectations. In a graph of several relations, a relation without weights (or times) is drawn from uniformly."""
+    """Method of drawing neighbors: uniform; by edge weight; by the neighbor's in-degree (at least 1); the last, most recent edges; or LABOR-0
+    (arXiv:2210.13339): one coin per neighbor and hop. All nodes of the frontier share the coin, so they draw the same neighbors, and fanouts are expectations.
+    In a graph of several relations, a relation without weights (or times) is drawn from uniformly."""
     time: Literal["all", "until", "before"] = "all"
-    """all: edges of all times; until: at every hop, edges no later than the root's time (PyG's temporal sampling); before: edges earlier than that. A
-    node that is reached from roots of two times is in the batch twice. In a graph of several relations, a relation without times gives all its edges."""
+    """all: edges of all times. until: at every hop, edges no later than the root's time (PyG's temporal sampling). before: edges earlier than the root's time.
+    A node that is reached from roots of two times is in the batch twice. In a graph of several relations, all edges of a relation without times are used."""
     as_of: int | None = None
-    """With time: the time of every root. None: each root's own time, from the node table or its link."""
+    """With time: one time for all roots. None: each root's own time, from the node table or its link."""
     recency_dim: int = 0
-    """With time: number of cosines that are appended to each node's features. They encode how long before its root's time the newest edge was by which the batch reaches the node (graphmill.samplers.batches.recency)."""
+    """With time: number of cosines that are appended to each node's features. They encode the age of the newest edge by which the batch reaches the node, at
+    the time of the node's root (graphmill.samplers.batches.recency)."""
     recency_unit: Positive = 1.0
-    """The time that counts as 1 in these cosines: 86400 turns seconds into days. 16 cosines tell apart 1 to about 500 units, 100 cosines 1 to about 10^10."""
+    """The length of time that counts as 1 in these cosines: 86400 turns seconds into days. 16 cosines distinguish 1 to about 500 units, 100 cosines distinguish
+    1 to about 10^10."""
     batch_dependency: int = 1
-    """With scheme labor: number of consecutive steps that share their coins, and so most of their nodes (arXiv:2310.12403). Each step alone is distributed as with 1."""
+    """With scheme labor: number of consecutive steps that share their coins, and therefore most of their nodes (arXiv:2310.12403). The distribution of a single
+    step is the same as with 1."""
     layer_dependency: bool = False
     """With scheme labor: all hops of a batch share their coins."""
     replace: bool = False
     """Draw each of the `fanout` neighbors independently."""
     edge_columns: tuple[EdgeColumn, ...] = ()
-    """Columns of edges in the batch: "id", "weight", "time", "feature"; in a graph of several relations, of those that store them."""
+    """Columns of edges in the batch: "id", "weight", "time", "feature"; in a graph of several relations, for the relations that store them."""
     features: bool = True
     """Fetch node features."""
     relation_fanouts: Mapping[Relation, tuple[int, ...]] = field(default_factory=dict, hash=False)
-    """In a typed graph, the fanouts of single relations in place of `fanouts`, as author--writes--paper=5,0; 0 leaves the relation out of a hop."""
+    """In a typed graph, fanouts for single relations that replace `fanouts`, written as author--writes--paper=5,0. A 0 leaves the relation out of a hop."""
 
     def __post_init__(self) -> None:
         check_fields(self, batch_size=1, batch_dependency=1, recency_dim=0)
@@ -149,42 +155,43 @@ class TypedNeighborOptions(NeighborOptions):
     GIVEN: ClassVar = (*NeighborOptions.GIVEN, "features")
     UNSET: ClassVar = {}
     fanouts: tuple[int, ...] = (10, 10)
-    """Neighbors per hop, of each relation; -1: all."""
+    """Neighbors per hop, for each relation; -1: all."""
 
 
 _MOST_HOPS = (1 << 15) - 1
 
 
-# Of the samplers of one subgraph per root.
+# Used by the samplers of one subgraph per root.
 _UNSET: dict[str, Any] = {"relations": (), "root_type": None, "features": True}
 
 
 @dataclass(frozen=True, repr=False)
 class Node2SubgraphOptions(RootOptions):
-    """How far a search goes, and how roots become batches."""
+    """Extent of a search, and division of roots into batches."""
 
     GIVEN: ClassVar = (*RootOptions.GIVEN, "by_weight", "features")
     UNSET: ClassVar = _UNSET
     AFTER: ClassVar = {"fixed": (*_OF_ROOTS, "encodings"), "relations": ("root_type",)}
     max_hops: int = 10
-    """Layers around the root; 0: the root alone."""
+    """Layers around the root; 0: only the root."""
     max_nodes: int = 100
-    """Largest number of nodes in a subgraph, over all types, with the root."""
+    """Largest number of nodes in a subgraph, over all types and including the root."""
     direction: WalkDirection = "both"
     """Direction of the search: against edges ("in"), along them ("out"), or either."""
     batch_size: int = 128
     """Roots per batch, one subgraph each."""
     root_order: RootOrder = "shuffled"
-    """shuffled: a micro-batch has roots from anywhere; groups: each micro-batch of a step has roots from its own share of the graph's locality
-    groups, shuffled, so that most of the rows that it needs lie on one host."""
+    """shuffled: a micro-batch has roots from the whole graph. groups: each micro-batch of a step has roots from its own share of the graph's locality groups,
+    shuffled. Most of the rows that the micro-batch needs are then on one host."""
     fixed: bool = False
     """True: the same subgraphs in every epoch."""
     edge_columns: tuple[EdgeColumn, ...] = ()
     """Columns of edges in the batch: "id", "weight", "time", "feature"."""
     by_weight: bool = False
-    """If a layer does not fit, its nodes are drawn by the weights of the edges that lead to them. Edges of weight 0 do not count; edges of a relation without weights weigh 1."""
+    """If a layer does not fit, its nodes are drawn by the weights of the edges that lead to them. Edges of weight 0 do not count; edges of a relation without
+    weights have weight 1."""
     relations: tuple[str, ...] = ()
-    """In a typed graph, the relations to search over, as author--writes--paper; none: all. The batch has the edges of all relations."""
+    """In a typed graph, the relations that the search uses, written as author--writes--paper; none: all relations. The batch has the edges of all relations."""
     features: bool = True
     """Fetch node features."""
 
@@ -204,7 +211,7 @@ class TypedNode2SubgraphOptions(Node2SubgraphOptions):
 
 
 def _names(relations: tuple[str, ...]) -> tuple[str, ...]:
-    """Names of distinct relations. Raises ConfigError for anything that is not the name of a relation."""
+    """Checks the names of distinct relations. Raises ConfigError for a value that is not the name of a relation."""
     return tuple(dict.fromkeys(str(Relation.of(name)) for name in relations))
 
 
@@ -214,7 +221,7 @@ DEFAULT_CHUNKS = 4
 
 @dataclass(frozen=True, repr=False)
 class RandomPartitionOptions(SamplerOptions):
-    """How the graph is cut."""
+    """Method of cutting the graph."""
 
     GIVEN: ClassVar = (*SamplerOptions.GIVEN, "root_splits")
     AFTER: ClassVar = {
@@ -223,17 +230,20 @@ class RandomPartitionOptions(SamplerOptions):
         "corrected": ("root_type",),
     }
     num_chunks: int | None = None
-    """Number of chunks. None: 4 with cut random, else the number of the graph's partitions. With cut within, each partition has equally many."""
+    """Number of chunks. None: 4 with cut random, otherwise the number of the graph's partitions. With cut within, each partition has the same number of
+    chunks."""
     root_splits: tuple[int, ...] | None = (SPLIT_TRAIN,)
-    """Nodes with one of these split codes are roots. None: all nodes. In a graph without splits all nodes train."""
+    """Nodes with one of these split codes are roots. None: all nodes. In a graph without splits all nodes are training nodes."""
     edge_columns: tuple[EdgeColumn, ...] = ()
     """Columns of edges in the batch: "id", "weight", "time", "feature"."""
     chunks_per_batch: int = 1
-    """Largest number of chunks in a batch; chunks are dealt evenly if num_chunks is no multiple of it."""
+    """Largest number of chunks in a batch. If num_chunks is not a multiple of it, chunks are divided evenly."""
     cut: Cut = "random"
-    """random: all nodes are cut at random; partitions: the chunks are the stored partitions; within: each stored partition is cut at random, so a batch is read from one partition."""
+    """random: all nodes are cut at random. partitions: the chunks are the stored partitions. within: each stored partition is cut at random, so a batch is read
+    from one partition."""
     corrected: bool = False
-    """Neighbors in the batch also count for those that are not in it: sums and means over in-edges estimate the whole graph's (uniform vertex sampling, arXiv:2604.02651)."""
+    """Neighbors in the batch also represent the neighbors that are not in it: sums and means over in-edges estimate those of the whole graph (uniform vertex
+    sampling, arXiv:2604.02651)."""
 
     def __post_init__(self) -> None:
         check_fields(self, num_chunks=1)
@@ -248,7 +258,7 @@ class RandomPartitionOptions(SamplerOptions):
 
 @dataclass(frozen=True)
 class FullGraphOptions:
-    """All nodes, each with all its in-edges. Several ranks share the nodes: a rank's shard is a range of stored nodes."""
+    """All nodes, each with all its in-edges. Several ranks divide the nodes: a rank's shard is a range of stored nodes."""
 
     split_set: int = 0
     root_splits: tuple[int, ...] = (SPLIT_TRAIN,)
@@ -256,9 +266,9 @@ class FullGraphOptions:
     encodings: tuple[str, ...] = ()
     """Stored encodings of the nodes (graphmill.storage.format.encodings), by name."""
     num_blocks: int = 1
-    """Number of even blocks of nodes. Shards end at ends of blocks, so sums by blocks are the same for any number of ranks."""
+    """Number of even blocks of nodes. Each shard ends at the end of a block, so sums by blocks are the same for any number of ranks."""
     alone: Literal["batch", "shard"] = "batch"
-    """Form of a single rank's batch: a minibatch, nodes ascending in permanent id, or the one shard."""
+    """Form of a single rank's batch: a minibatch with nodes ascending in permanent id, or one shard."""
     edge_columns: tuple[EdgeColumn, ...] = ()
     """Columns of edges in the batch: "id", "weight", "time", "feature"."""
     root_type: str | None = None
@@ -276,10 +286,10 @@ def full_evaluation(
     alone: Literal["batch", "shard"] = "batch",
     edge_columns: tuple[EdgeColumn, ...] = (),
 ) -> dict[str, RandomPartitionOptions | FullGraphOptions]:
-    """Options that score all splits on the whole graph as one batch, or on fixed chunks of it: an estimate, without the edges between chunks.
+    """Options that score all splits on the whole graph as one batch, or on fixed chunks of it. Chunks give an estimate, without the edges between chunks.
 
-    All splits have the same options: each batch is scored for all of them. With `num_blocks` several ranks share the batch as shards; `alone` is
-    the form of a single rank's batch.
+    All splits have the same options, because each batch is scored for all of them. With `num_blocks` several ranks divide the batch into shards. `alone` is the
+    form of a single rank's batch.
     """
     codes = tuple(SPLITS.values())
     options: RandomPartitionOptions | FullGraphOptions
@@ -299,7 +309,7 @@ def full_evaluation(
 
 @dataclass(frozen=True, repr=False)
 class PprOptions(RootOptions):
-    """The walk, how exactly it is followed, and how roots become batches."""
+    """The random walk, its accuracy, and division of roots into batches."""
 
     GIVEN: ClassVar = (*RootOptions.GIVEN, "by_weight", "features")
     UNSET: ClassVar = _UNSET
@@ -307,22 +317,22 @@ class PprOptions(RootOptions):
     alpha: float = 0.15
     """Probability that a walk ends at each step."""
     epsilon: float = 0.0001
-    """A node with a smaller residual per degree is not pushed."""
+    """A node is not pushed if its residual divided by its degree is smaller than this value."""
     top_k: int = 64
-    """Largest number of nodes in addition to the root, over all types."""
+    """Largest number of nodes over all types, not counting the root."""
     direction: WalkDirection = "in"
     """Direction of a walk's steps: against edges ("in"), along them ("out"), or either."""
     batch_size: int = 128
     """Roots per batch, one subgraph each."""
     root_order: RootOrder = "shuffled"
-    """shuffled: a micro-batch has roots from anywhere; groups: each micro-batch of a step has roots from its own share of the graph's locality
-    groups, shuffled, so that most of the rows that it needs lie on one host."""
+    """shuffled: a micro-batch has roots from the whole graph. groups: each micro-batch of a step has roots from its own share of the graph's locality groups,
+    shuffled. Most of the rows that the micro-batch needs are then on one host."""
     edge_columns: tuple[EdgeColumn, ...] = ()
     """Columns of edges in the batch: "id", "weight", "time", "feature"."""
     by_weight: bool = False
-    """A walk steps along edges by their weights instead of uniformly; edges of a relation without weights weigh 1."""
+    """A walk steps along edges in proportion to their weights instead of uniformly; edges of a relation without weights have weight 1."""
     relations: tuple[str, ...] = ()
-    """In a typed graph, the relations to walk over, as author--writes--paper; none: all. The batch has the edges of all relations."""
+    """In a typed graph, the relations that walks use, written as author--writes--paper; none: all relations. The batch has the edges of all relations."""
     features: bool = True
     """Fetch node features."""
 
@@ -342,7 +352,7 @@ SubgraphOptions = Node2SubgraphOptions | PprOptions  # one per root
 
 @dataclass(frozen=True, repr=False)
 class SaintOptions(RootOptions):
-    """The walks of a batch, and how exactly their frequencies are estimated. Walks start at roots, and the loss is over roots."""
+    """The walks of a batch, and the accuracy of the estimated frequencies. Walks start at roots, and the loss is over roots."""
 
     AFTER: ClassVar = {"batches_per_epoch": (*_OF_ROOTS, "encodings"), "edge_columns": ("root_type",)}
     num_walks: int = 2000
@@ -350,11 +360,11 @@ class SaintOptions(RootOptions):
     walk_length: int = 2
     """Steps of a walk."""
     num_presamples: int = 200
-    """Batches drawn before training to estimate a node's probability (T in the paper)."""
+    """Batches drawn before training to estimate the probability of each node and edge (T in the paper)."""
     direction: WalkDirection = "both"
     """Direction of a step: against edges ("in"), along them ("out"), or either."""
     batches_per_epoch: int | None = None
-    """Batches of an epoch over all ranks. None: as many as draw each root once on average."""
+    """Batches of an epoch over all ranks. None: the number that draws each root once on average."""
     edge_columns: tuple[EdgeColumn, ...] = ()
     """Columns of edges in the batch: "id", "weight", "time", "feature"."""
 
@@ -367,21 +377,21 @@ TrainNegatives = Literal["uniform", "degree", "in_batch", "fixed"]
 
 @dataclass(frozen=True)
 class LinkOptions:
-    """How links become batches, and how their negatives are drawn."""
+    """Division of links into batches, and the method of drawing negatives."""
 
     around: Any
     """Options of the sampler that draws a batch around the links' ends."""
     splits: tuple[int, ...] = (SPLIT_TRAIN,)
-    """Codes of the splits whose links are dealt."""
+    """Codes of the splits whose links are in the batches."""
     batch_size: int | None = 1024
     """Links per batch. None: all links in one batch, and every node is a root."""
     negatives: TrainNegatives | Literal["all"] = "uniform"
-    """fixed: stored negatives, all of them if `shuffle` is False; all: a link's destination is ranked among all nodes except the known neighbors of
-    its source."""
+    """fixed: stored negatives, all of them if `shuffle` is False. all: a link's destination is ranked among all nodes except the known neighbors of its
+    source."""
     num_negatives: int = 1
     """Negatives drawn for each link."""
     exclude_own: bool = True
-    """Leave the batch's own links, and their reverses, out of its edges."""
+    """Leave the batch's own links, and their reverses, out of the batch's edges."""
     relation: str | None = None
     """In a typed graph, the relation of the links. None: the relation whose links are held out."""
     seed: int = 0
@@ -401,11 +411,11 @@ class TopLinkOptions:
     around: Any
     """Options of the sampler that makes a batch of all nodes."""
     top_k: int = 10
-    """Destinations per node; the node itself and the nodes that it has an edge to are left out."""
+    """Destinations per node. The node itself is left out, and so are the nodes to which it has an edge."""
     relation: int | None = None
-    """In a knowledge graph, the number of the links' relation."""
+    """In a knowledge graph, the index of the links' relation."""
     links_of: str | None = None
-    """In a typed graph, as `LinkOptions.relation`."""
+    """In a typed graph, the relation of the links, like `LinkOptions.relation`."""
 
     def __post_init__(self) -> None:
         check_fields(self, top_k=1)
@@ -413,21 +423,21 @@ class TopLinkOptions:
 
 @dataclass(frozen=True)
 class GraphBatchOptions:
-    """Budgets of one batch; 0: no such bound. At least one budget must be set."""
+    """Budgets of one batch; 0: no bound. At least one budget must be set."""
 
     GIVEN: ClassVar = ("seed", "shuffle")
     max_graphs: int = 0
-    """Graphs in a batch."""
+    """Largest number of graphs in a batch."""
     max_nodes: int = 0
-    """Nodes of a batch's graphs."""
+    """Largest number of nodes of a batch's graphs."""
     max_edges: int = 0
-    """Edges of a batch's graphs."""
+    """Largest number of edges of a batch's graphs."""
     max_node_pairs: int = 0
-    """Sum of nodes² over a batch's graphs: the cost of dense attention."""
+    """Largest sum of nodes² over a batch's graphs, which is the cost of dense attention."""
     bucket_ratio: float = 1.2
-    """Largest ratio of the sizes of two graphs in a batch; inf: any."""
+    """Largest ratio of the sizes of two graphs in a batch; inf: any ratio."""
     oversize: Literal["error", "alone"] = "error"
-    """A graph that exceeds a budget: "error", or "alone" for a batch with this graph only."""
+    """Treatment of a graph that exceeds a budget: "error", or "alone" for a batch with only this graph."""
     seed: int = 0
     shuffle: bool = True
     """False: the same batches in every epoch, small graphs first."""
@@ -441,26 +451,28 @@ class GraphBatchOptions:
 
 @dataclass(frozen=True)
 class LoaderOptions:
-    """How far and with how many threads the loader works ahead."""
+    """Threads of the loader, and bounds on the batches that it prepares in advance."""
 
     threads: int = 1
     """Threads that draw batches, in addition to the thread that trains."""
     prefetch: int = 2
-    """Batches finished or under way beyond the one in use; at least one per thread."""
+    """Batches finished or under way, in addition to the batch in use; at least one per thread."""
     max_bytes: int = 1 << 30
     """Bytes of these batches; an unfinished batch counts as the largest so far, and one batch is always allowed."""
     cache_bytes: int = 0
-    """Bytes of rows of other machines' partitions that are kept until the last batch drawn ahead that needs them; 0: every batch fetches all its rows."""
+    """Bytes of kept rows of other machines' partitions. A row is kept until the last batch drawn in advance that needs it. 0: every batch fetches all its
+    rows."""
     plan_bytes: int = 1 << 30
-    """With cache_bytes: bytes of batches drawn ahead, without their rows. These batches tell which row is needed next."""
+    """With cache_bytes: bytes of batches drawn in advance, without their rows. These batches determine which rows are needed next."""
     shared_bytes: int = 0
-    """With cache_bytes and several workers on a host: bytes of the other machines' rows that these workers need most, in memory that they share for as long as they live."""
+    """With cache_bytes and several workers on a host: bytes of the other machines' rows that these workers need most. The rows are in memory that the workers
+    share as long as they live."""
     kept_bytes: int = 1 << 28
-    """Bytes of evaluation batches, the same in every evaluation, that stay in a worker's memory (on a GPU, the GPU's) from the first batch on."""
+    """Bytes of evaluation batches that stay in a worker's memory (on a GPU, the GPU's) from the first batch on. They are the same in every evaluation."""
     timeout_s: Positive = 300.0
-    """Longest wait for one batch, in seconds."""
+    """Longest time to wait for one batch, in seconds."""
     close_timeout_s: Positive = 30.0
-    """Longest wait for working threads when the loader is closed, in seconds."""
+    """Longest time to wait for working threads when the loader is closed, in seconds."""
 
     def __post_init__(self) -> None:
         check_fields(

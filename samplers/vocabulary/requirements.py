@@ -1,4 +1,4 @@
-"""Checks at a sampler's construction that the graph has what the sampler needs. They read only manifests and ask no owner."""
+"""Checks, when a sampler is constructed, that the graph has everything the sampler needs. The checks read only manifests and send no requests to owners."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ class HasManifest(Protocol):
 
 
 class GraphParts(Protocol):
-    """A router's view of a graph by types and relations; a plain graph has one of each."""
+    """A graph by types and relations, in the form that a router has it. A plain graph has one type and one relation."""
 
     @property
     def nodes(self) -> Mapping[str, HasManifest]: ...
@@ -41,12 +41,12 @@ class GraphParts(Protocol):
 
 
 def has_one_relation(graph: GraphParts) -> bool:
-    """Whether the graph has one type and one relation. What its relation lacks is then refused; in other graphs it is left out."""
+    """Whether the graph has one type and one relation. Then a column that the relation does not have is an error; in other graphs it is left out."""
     return len(graph.nodes) == len(graph.edges) == 1
 
 
 def no_out_edges(direction: WalkDirection, relation: Relation | None = None) -> ConfigError:
-    """The error for a plain graph (None), or for a relation without a reverse."""
+    """The error for missing out-edges: of a plain graph (None), or of a relation that has no reverse."""
     if relation is None:
         return ConfigError(
             f"direction {direction!r} needs lists of out-edges, the graph has none; ingest it with --out-edges"
@@ -90,7 +90,7 @@ def _has_out_lists(graph: GraphParts, relation: Relation) -> bool:
 
 
 def _check_edges(manifest: Manifest, use: "EdgeUse", *, induced: bool) -> None:
-    """Raises ConfigError if a relation lacks what is taken of its edges."""
+    """Raises ConfigError if a relation does not store the columns of edges that are used."""
     if "weight" in (use.scheme, *use.columns) and not manifest.has_edge_weight:
         raise ConfigError(f"{manifest.name}: the graph has no edge weights; ingest a source that has them")
     if (use.timed or use.scheme == "last" or "time" in use.columns) and not manifest.has_edge_time:
@@ -99,7 +99,7 @@ def _check_edges(manifest: Manifest, use: "EdgeUse", *, induced: bool) -> None:
         raise ConfigError(LAST_OF_BOTH)
     of_out_edges = use.direction != "in" and not manifest.symmetric and not induced
     if "id" in use.columns and not manifest.has_edge_id and (of_out_edges or manifest.num_partitions > 1):
-        # With one partition an in-edge's position is its id. With several, a partition does not know the offset of its first edge.
+        # With one partition an in-edge's position is its id. With several partitions, a partition does not know the id of its first edge.
         raise ConfigError(NO_EDGE_IDS)
     if "feature" in use.columns:
         if not manifest.edge_feature_dim:
@@ -109,7 +109,7 @@ def _check_edges(manifest: Manifest, use: "EdgeUse", *, induced: bool) -> None:
 
 
 def check_splits(graph: GraphParts, node_type: str, split_set: int) -> None:
-    """Raises ConfigError if the type has no such split set."""
+    """Raises ConfigError if the type does not have this split set."""
     num_sets = graph.nodes[node_type].manifest.num_split_sets
     if not 0 <= split_set < max(num_sets, 1):
         whose = "the graph" if has_one_relation(graph) else node_type
@@ -118,7 +118,7 @@ def check_splits(graph: GraphParts, node_type: str, split_set: int) -> None:
 
 
 def type_of_roots(graph: GraphParts, root_type: str | None) -> str:
-    """The roots' type: the given type, the only type, or the only type with labels. Raises ConfigError if the graph has no such type."""
+    """The type of the roots: the given type, the only type, or the only type with labels. Raises ConfigError if the graph has no such type."""
     if root_type is not None:
         if root_type not in graph.nodes:
             raise ConfigError(f"root_type: expected one of {', '.join(graph.nodes)}, got {root_type!r}; set root_type")
@@ -135,7 +135,7 @@ def type_of_roots(graph: GraphParts, root_type: str | None) -> str:
 
 
 def known_relations(graph: GraphParts, names: Iterable[str], option: str = "relations") -> tuple[Relation, ...]:
-    """The named relations in the graph's order; all relations if `names` is empty. Raises ConfigError for a relation that the graph lacks."""
+    """The named relations in the graph's order; all relations if `names` is empty. Raises ConfigError for a relation that the graph does not have."""
     named = {Relation.of(name) for name in names}
     for relation in named:
         if relation not in graph.edges:
@@ -145,12 +145,12 @@ def known_relations(graph: GraphParts, names: Iterable[str], option: str = "rela
 
 @dataclass(frozen=True)
 class EdgeUse:
-    """A sampler's use of one relation's edges."""
+    """The lists and columns of one relation that a sampler uses."""
 
     scheme: Scheme
     columns: tuple[EdgeColumn, ...]
     timed: bool
-    direction: WalkDirection = "in"  # of the lists that are drawn from
+    direction: WalkDirection = "in"  # columns of the lists from which edges are drawn
 
 
 def edge_uses(
@@ -162,11 +162,11 @@ def edge_uses(
     induced: bool = False,
     timed: bool = False,
 ) -> dict[Relation, EdgeUse]:
-    """The use of each relation's edges.
+    """The lists and columns that a sampler uses of each relation.
 
-    In a graph of several relations each gives the columns that it stores; a relation without weights (or times) is drawn from uniformly (at any
-    time). `induced`: the columns are columns of induced edges, which are in-edges in every direction. Raises ConfigError if the only relation lacks
-    what the options need, if none of several has a column, or if a relation has no lists of the direction (`directed_lists`).
+    In a graph of several relations, each relation gives the columns that it stores. A relation without weights (or times) is drawn from uniformly (at any
+    time). `induced`: the columns belong to induced edges, which are in-edges in every direction. Raises ConfigError in three cases: the only relation does not
+    have what the options need; none of several relations stores a column; or a relation has no lists in this direction (`directed_lists`).
     """
     alone, uses = has_one_relation(graph), dict[Relation, EdgeUse]()
     needed: dict[str, EdgeColumn] = {"weight": "weight", "last": "time"}  # by scheme
@@ -204,7 +204,8 @@ def has_column(manifest: Manifest, name: EdgeColumn) -> bool:
 
 
 def encodings_by_type(graph: GraphParts, names: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
-    """For each type these encodings if it stores them all, else none. Raises ConfigError if no type does; for a single type, its owner raises."""
+    """For each type these encodings if it stores them all, otherwise none. Raises ConfigError if no type stores them. For a graph of one type, the type's owner
+    raises the error."""
     stored = {
         name: names if len(graph.nodes) == 1 or set(names) <= set(each.manifest.encodings) else ()
         for name, each in graph.nodes.items()
@@ -217,7 +218,7 @@ def encodings_by_type(graph: GraphParts, names: tuple[str, ...]) -> dict[str, tu
 
 
 def integer_ids(node: np.ndarray) -> np.ndarray:
-    """Node ids as owners take them: int32 or int64 in this machine's byte order, the same array if it has that dtype.
+    """Node ids in the form that owners accept: int32 or int64 in this machine's byte order. Returns the same array if it already has this dtype.
 
     Raises ConfigError unless `node` is a one-dimensional array of integers.
     """

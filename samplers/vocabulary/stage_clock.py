@@ -1,6 +1,6 @@
-"""A batch's time by stage: a stage reports its name when it begins, and the clock of the running batch counts its time.
+"""A batch's time by stage. A stage reports its name when it begins, and the clock of the running batch adds up its time.
 
-Without a listener (a sampler called directly) a stage costs one look-up.
+Without a clock (if a sampler is called directly) a stage costs one look-up.
 """
 
 import time
@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 
 @dataclass
 class StageClock:
-    """Seconds per stage of one piece of work; other threads read it to report the current stage."""
+    """Seconds per stage of one piece of work. Other threads read the clock to report the current stage."""
 
     seconds: dict[str, float] = field(default_factory=dict)
     stage: str = "wait"
     since: float = field(default_factory=time.perf_counter)
 
     def enter(self, stage: str) -> str:
-        """Ends the current stage and begins another; returns the name of the ended stage."""
+        """Ends the current stage and begins another one. Returns the name of the ended stage."""
         now, before = time.perf_counter(), self.stage
         self.seconds[before] = self.seconds.get(before, 0.0) + now - self.since
         self.stage, self.since = stage, now
@@ -31,7 +31,7 @@ _listening: ContextVar[StageClock | None] = ContextVar("stage_clock", default=No
 
 @contextmanager
 def listen(clock: StageClock) -> Iterator[StageClock]:
-    """During the context, `clock` counts the stages that begin in this thread."""
+    """During the context, `clock` measures the stages that begin in this thread."""
     token = _listening.set(clock)
     try:
         yield clock
@@ -40,15 +40,16 @@ def listen(clock: StageClock) -> Iterator[StageClock]:
 
 
 def credit(seconds: Mapping[str, float]) -> None:
-    """Adds the seconds by stage that other threads have spent on the work of this thread."""
+    """Adds seconds by stage that other threads have spent on the work of this thread."""
     clock = _listening.get()
     if clock is not None:
         for name, value in seconds.items():
             clock.seconds[name] = clock.seconds.get(name, 0.0) + value
 
 
-class stage(ContextDecorator):  # a generator's context takes four times as long
-    """The context's time belongs to stage `name`. Stages may nest; time counts once. After an error the clock keeps the stage, to report it."""
+class stage(ContextDecorator):  # a class, because a context from a generator takes four times as long
+    """The time of the context belongs to stage `name`. Stages may be nested; time counts once. After an error the clock keeps the stage, so that it can be
+    reported."""
 
     def __init__(self, name: str) -> None:
         self._name = name
