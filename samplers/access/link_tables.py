@@ -25,7 +25,7 @@ from graphmill.samplers.vocabulary.stage_clock import stage
 from graphmill.storage.format.manifest import EDGE, Manifest
 from graphmill.storage.format.source import SPLIT_TEST, SPLIT_TRAIN, SPLIT_VALID, Relation
 
-_NODES = 1 << 18  # per request: bounds the memory of replies
+_NODES = 1 << 18  # nodes per request; bounds the memory of replies
 
 
 class Lists(Protocol):
@@ -44,7 +44,7 @@ class Lists(Protocol):
 
 @dataclass(frozen=True)
 class LinkTable:
-    """Pairs of nodes by their numbers: first the links, then the pairs that are not links, each part ascending in (source, destination)."""
+    """Pairs of nodes, each node given by its number. First the links, then the pairs that are not links; each part is ascending in (source, destination)."""
 
     source: np.ndarray  # int64 [m]
     destination: np.ndarray  # int64 [m]
@@ -52,7 +52,7 @@ class LinkTable:
     negative_ptr: np.ndarray  # int64 [m + 1]: link i has the negatives negative[negative_ptr[i]:negative_ptr[i + 1]]
     negative: np.ndarray  # int64, nodes that replace the destination
     time: np.ndarray | None = None  # int64 [m]; present if links at different times are distinct
-    relation: np.ndarray | None = None  # int64 [m], in a knowledge graph
+    relation: np.ndarray | None = None  # int64 [m]; only in a knowledge graph
 
 
 @dataclass(frozen=True)

@@ -173,7 +173,7 @@ def _draw(
 def _weights(
     partition: Partition, row: np.ndarray, lists: _Lists, request: SampleNeighbors, tables: NodeTables | None
 ) -> np.ndarray:
-    """Weights of all entries, list after list. Raises DataError for a weight that is negative or not finite."""
+    """Weights of all entries, list by list. Raises DataError for a weight that is negative or not finite."""
     place = lists.everything()
     if request.scheme == "degree":
         in_degree = np.diff(partition.indptr) if tables is None else tables.in_degree

@@ -87,7 +87,7 @@ class ListPool:
         return self._weight.array
 
     def number(self, node: np.ndarray) -> np.ndarray:
-        """int32 [len(node)]: the number of each node. A node that is new here has no list and no degree yet."""
+        """int32 [len(node)]: the index of each node (its number). A node that is new here has no list and no degree yet."""
         number = self._relabeler.add(node)
         unseen = np.full(self._relabeler.num_nodes - len(self.start), -1, np.int64)
         self._start.extend(unseen)

@@ -285,8 +285,8 @@ class Router:
     def row_requests(
         self, node: np.ndarray, *, feature: bool, split_set: int | None, encodings: tuple[str, ...] = ()
     ) -> tuple[list[tuple[PlaceRows, np.ndarray | slice]], list[tuple[int, FetchRows, np.ndarray]]]:
-        """(near, far). `near`: functions that place the rows of owners in this process. `far`: indices of the other owners with their requests. Each entry also
-        has the positions of its nodes in `node`."""
+        """(near, far). `near`: functions that place the rows of owners in this process. `far`: the other owners by index, with the requests to them. Each entry
+        also has the positions of its nodes in `node`."""
         near: list[tuple[PlaceRows, np.ndarray | slice]] = []
         far: list[tuple[int, FetchRows, np.ndarray]] = []
         only_group: list[tuple[int, np.ndarray | slice]] = [(0, slice(None))]  # a single owner checks the ids itself

@@ -27,7 +27,7 @@ class OfLinks(Generic[Array]):
     link_destination: Array | None = None  # int64 [m]
     is_link: Array | None = None  # int8 [m]: 1 for a link, 0 for a pair without one
     link_split: Array | None = None  # int8 [m]
-    link_relation: Array | None = None  # int64 [m], in a knowledge graph
+    link_relation: Array | None = None  # int64 [m]; only in a knowledge graph
     negative: Array | None = None  # int64 [m, k], roots that replace the destination; -1 pads shorter lists
     negative_source: Array | None = None  # int64 [m, k], sources of the negatives; None: the link's own source
     # int64 [2, q]: (link, root) pairs; the link's destination is not ranked against the root. None: it is ranked against `negative`.

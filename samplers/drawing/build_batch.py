@@ -21,7 +21,7 @@ from graphmill.storage.format.source import Relation
 Batch = MiniBatch | TypedBatch[np.ndarray]
 Columns = Mapping[str, np.ndarray | None]
 NodesOf = Mapping[str, tuple[NodeRows, Mapping[str, Any]]]  # For each type: rows, and further columns.
-# By relation: indptr, positions of sources, columns.
+# For each relation: indptr, positions of sources, columns.
 EdgesOf = Mapping[Relation, tuple[np.ndarray, np.ndarray, Columns]]
 
 
@@ -109,7 +109,7 @@ class InducedBatches:
         }
 
     def draw(self, epoch: int, batch: int, node: Mapping[str, np.ndarray]) -> PendingBatch:
-        """The batch of these nodes, before their rows are fetched."""
+        """The batch of these nodes; its rows are not fetched."""
         router, is_typed = self._router, isinstance(self._router, TypedRouter)
         edges = {name: edges_of(lists) for name, lists in edges_among(router, node, self.edge_columns).items()}
 

@@ -22,7 +22,7 @@ Arranged = tuple[NodesOf, EdgesOf, np.ndarray]  # nodes, edges, positions of the
 class RootSets(NamedTuple):  # for a small batch, making a dataclass takes as long as a search step
     """A set of nodes for each root, packed: set g is node[graph_ptr[g]:graph_ptr[g + 1]], its root first."""
 
-    node: np.ndarray  # int64 [k], numbers of `NodeNumbers`
+    node: np.ndarray  # int64 [k], ids from `NodeNumbers`
     graph_ptr: np.ndarray  # int64 [num_roots + 1]
     level: np.ndarray  # int [k], ascending within a set; the nodes of a level are sorted by permanent id
     hop: np.ndarray  # int16 [k], constant within a level

@@ -35,7 +35,7 @@ class Sizes:
 
 
 class NodeNumbers:
-    """Numbers of the nodes of all types. In a plain graph the numbers are the stored ids."""
+    """Consecutive ids ("numbers") for the nodes of all types. In a plain graph the numbers are the stored ids."""
 
     def __init__(self, routers: Mapping[str, Router]) -> None:
         self._routers = dict(routers)

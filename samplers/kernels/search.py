@@ -156,7 +156,7 @@ def _draw_by_weight(key, room, candidate, numbers, start, degree, neighbor, weig
 
 @compiled
 def advance(member, size, layer_start, number, start, degree, neighbor, weight, root_key, hop, hub_degree):
-    """Adds the next layer, in place, to every subgraph that can still grow. `number` are the list numbers of `frontier`.
+    """Adds the next layer, in place, to every subgraph that can still grow. `number` has the index of each frontier node's list.
 
     If a layer does not fit, a part of the layer fills the subgraph. The part is uniformly random or, if `weight` is not empty, drawn by weight. The cost is
     linear in the lists of the layer. Lists of `hub_degree` entries or more are read once for all subgraphs.

@@ -1,1 +1,1 @@
-"""Streams of batches: threads, order, rows by schedule. Imports: samplers.drawing and below."""
+"""Streams of batches: sampling threads, delivery in order, fetching of rows by plan. Imports: samplers.drawing and below."""

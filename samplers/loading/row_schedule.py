@@ -328,7 +328,7 @@ class RowSchedule:
         of_hit, of_absent = self._following[0, :num_hit], self._following[1, :num_absent]
         for position, uses in ((hit, of_hit), (absent, of_absent)):
             _next_uses(node, position, counter, self._table, self._ring, never, uses)
-        self._count[self._taken] = 0  # rows whose next use is this batch are there
+        self._count[self._taken] = 0  # this batch now uses the rows whose next use was this batch
         _use(slot, of_hit, self._use, self._count)
         wanted = np.zeros(self._admitted - self._taken + 1, np.int64)
         _count_wanted(of_absent, self._taken, wanted)

@@ -33,7 +33,7 @@ from graphmill.samplers.vocabulary.rank_shares import even_split, shard_bounds
 from graphmill.samplers.vocabulary.stage_clock import stage
 from graphmill.storage.format.manifest import NODE
 
-_ROWS = 1 << 16  # per request: bounds the memory of replies
+_ROWS = 1 << 16  # nodes per request; bounds the memory of replies
 
 
 class FullGraphSampler:

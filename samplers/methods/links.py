@@ -128,7 +128,8 @@ class LinkSampler:
         return _around_ends(tables, columns, rest, own, time=time, whole=options.batch_size is None)
 
     def _negatives(self, epoch: int, links: "_Links", destination: np.ndarray) -> tuple[np.ndarray | None, np.ndarray]:
-        """(sources or None, destinations) of the negatives, [m, k] each, as numbers of nodes. None means the sources of the links themselves."""
+        """(sources or None, destinations) of the negatives, [m, k] each, as node numbers (ranks by permanent id). None means the sources of the links
+        themselves."""
         options, tables = self.options, self._tables
         count = 1 if options.negatives == "all" else options.num_negatives
         size = (len(destination), count)

@@ -174,7 +174,7 @@ class NeighborSampler:
     def _expand(
         self, roots: Sequence[Mapping[str, NodeList]], draw_epoch: int, batches: Sequence[int]
     ) -> "list[_Growth]":
-        """Draws hop after hop, for all batches at once."""
+        """Draws hop by hop, for all batches at once."""
         options, relations = self.options, list(self._router.edges)
         if options.as_of is not None:
             at = options.as_of
@@ -238,7 +238,7 @@ class NeighborSampler:
     def _position(self, epoch: int, batch: int, hop: int) -> tuple[int, int, int]:
         """The position of a batch's stream of draws at a hop."""
         options = self.options
-        if options.batch_dependency > 1:  # one stream for all ranks and steps of a window
+        if options.batch_dependency > 1:  # one stream for all ranks and steps of a window of `batch_dependency` steps
             batch = batch // self._num_ranks // options.batch_dependency
         return epoch, batch, 0 if options.layer_dependency else hop
 
@@ -270,7 +270,7 @@ class _Growth:
         self._sources: dict[Relation, list[np.ndarray]] = {relation: [] for relation in relations}
 
     def frontier(self) -> dict[str, np.ndarray]:
-        """Begins a hop: the nodes of each type that the previous hop found."""
+        """Begins a hop. Returns the nodes of each type that the previous hop found."""
         nodes = {}
         for name, relabeler in self._of_type.items():
             nodes[name] = relabeler.node[sum(self._sizes[name]) :]
@@ -329,7 +329,7 @@ class _Nodes:
 class _Edges:
     """The edges of one relation."""
 
-    count: np.ndarray  # int32: with sampled edges, counts of the nodes before the last hop; with induced edges, of all nodes
+    count: np.ndarray  # int32: edges per node; sampled: for nodes before the last hop; induced: for all nodes
     source: np.ndarray
     columns: dict[str, np.ndarray | None]
 

@@ -150,5 +150,5 @@ def best_nodes(
     graph_ptr = pointers(np.bincount(graph, minlength=len(roots)))
     score = pushed.score[entry[order]]
     level = np.cumsum(score != np.concatenate([[np.inf], score[:-1]]))
-    level[graph_ptr[:-1]] = -1  # a root comes first, whatever its score
+    level[graph_ptr[:-1]] = -1  # a root comes first, regardless of its score
     return pushed.node[entry[order]].astype(np.int64), score, level, graph_ptr

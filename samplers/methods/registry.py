@@ -38,7 +38,7 @@ _UNNAMED = (
 
 
 def load(path: str) -> Any:
-    """The object at an import path. Raises ConfigError, in one line, if it cannot be imported."""
+    """The object at an import path. Raises ConfigError, with a message of one line, if it cannot be imported."""
     module, _, name = path.partition(":")
     try:
         return getattr(importlib.import_module(module), name)

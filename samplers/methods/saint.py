@@ -42,7 +42,7 @@ _WALKS_AT_ONCE = 1 << 18  # walks per part while pre-sampling; bounds memory and
 class SampleCounts:
     """For each visited node, the pre-sampled subgraphs that contain it: node[i] was in the samples sample[first[i]:first[i + 1]], ascending."""
 
-    node: np.ndarray  # [k], numbers of `NodeNumbers`, ascending
+    node: np.ndarray  # [k], ids from `NodeNumbers`, ascending
     first: np.ndarray  # int64 [k + 1]
     sample: np.ndarray  # int32
 
@@ -115,7 +115,7 @@ class SaintSampler:
         )
 
     def _walk(self, walk: np.ndarray, purpose: Purpose, *position: int) -> list[np.ndarray]:
-        """Nodes of these walks after 0, 1, … steps, as numbers of `NodeNumbers`."""
+        """Nodes of these walks after 0, 1, … steps, as ids from `NodeNumbers`."""
         options, starts = self.options, self._starts.node.astype(np.int64, copy=False)
         first = self._numbers.first(self._induced.root_type)
         drawn = unit_interval(hash_ids(stream_key(options.seed, purpose, *position, 0), walk))

@@ -22,7 +22,7 @@ class SampleNeighbors:
 
     node: np.ndarray  # [n]
     fanout: int
-    key: int  # stream of (seed, epoch, batch, hop)
+    key: int  # key of the random stream of (seed, epoch, batch, hop)
     direction: WalkDirection = "in"  # "out": ends of its out-edges; "both": both kinds of neighbors
     scheme: Scheme = "uniform"
     replace: bool = False
@@ -116,8 +116,8 @@ class LinkRows:
     is_link: np.ndarray  # int8 [m]
     count: np.ndarray  # int64 [m]: number of stored negatives of each link
     negative: np.ndarray  # int64 [sum(count)], nodes that replace the destination
-    time: np.ndarray | None = None  # int64 [m], in a graph whose edges have times
-    relation: np.ndarray | None = None  # int64 [m], in a knowledge graph
+    time: np.ndarray | None = None  # int64 [m]; only in a graph whose edges have times
+    relation: np.ndarray | None = None  # int64 [m]; only in a knowledge graph
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,7 @@ class ListNeighbors:
     node: np.ndarray  # [n]
     direction: WalkDirection = "in"
     max_degree: np.ndarray | None = None  # int64 [n]: for a longer list the reply has only the length
-    by_weight: bool = False  # the reply has the weights of edges
+    by_weight: bool = False  # whether the reply has the weights of edges
 
 
 @dataclass(frozen=True)
@@ -197,7 +197,7 @@ class StepWalks:
 
     node: np.ndarray  # [n]
     walk: np.ndarray  # int64 [n], ids of the walks; a walk's id is the counter of its draw
-    key: int  # stream of (seed, epoch, batch, step)
+    key: int  # key of the random stream of (seed, epoch, batch, step)
     direction: WalkDirection = "in"
 
 

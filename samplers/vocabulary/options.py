@@ -103,7 +103,7 @@ class NeighborOptions(RootOptions):
     layer_dependency: bool = False
     """With scheme labor: all hops of a batch share their coins."""
     replace: bool = False
-    """Draw each of the `fanout` neighbors independently."""
+    """Draw each of the `fanout` neighbors independently, so that a neighbor may be drawn more than once."""
     edge_columns: tuple[EdgeColumn, ...] = ()
     """Columns of edges in the batch: "id", "weight", "time", "feature"; in a graph of several relations, for the relations that store them."""
     features: bool = True
@@ -458,7 +458,7 @@ class LoaderOptions:
     prefetch: int = 2
     """Batches finished or under way, in addition to the batch in use; at least one per thread."""
     max_bytes: int = 1 << 30
-    """Bytes of these batches; an unfinished batch counts as the largest so far, and one batch is always allowed."""
+    """Largest total size of these batches in bytes. An unfinished batch counts as the largest so far, and one batch is always allowed."""
     cache_bytes: int = 0
     """Bytes of kept rows of other machines' partitions. A row is kept until the last batch drawn in advance that needs it. 0: every batch fetches all its
     rows."""
