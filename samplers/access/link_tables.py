@@ -174,12 +174,12 @@ class LinkTables:
 
     @cached_property
     def ends(self) -> Ends:
-        """The known links of the edges; in a symmetric graph, in both directions."""
+        """The edges as known links; in a symmetric graph, in both directions."""
         return self._ends([])
 
     @cached_property
     def known(self) -> Ends:
-        """The known links of the edges and of all held-out links."""
+        """The edges and all held-out links, as known links."""
         return self._ends([self._stored(code) for code in (SPLIT_VALID, SPLIT_TEST)])
 
     def _ends(self, held_out: list[LinkTable]) -> Ends:

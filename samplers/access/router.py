@@ -198,7 +198,7 @@ class Router:
         max_degree: np.ndarray | None = None,
         by_weight: bool = False,
     ) -> DegreeLists:
-        """All neighbors of each node; with `by_weight`, also the edges' weights. For a node with more neighbors than its entry of `max_degree`, only the
+        """All neighbors of each node; with `by_weight`, also the edges' weights. A node with more neighbors than its entry of `max_degree` gets only its
         degree."""
         return ask([self.list_question(node, direction, max_degree, by_weight)])[0]
 

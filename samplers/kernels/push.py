@@ -40,11 +40,10 @@ def push_known(
 ):  # fmt: skip
     """Runs rounds of pushes for each root until the root is done, or until a degree or list that it needs is missing.
 
-    In a round every entry pushes whose residual is at least epsilon · max(degree, 1). It pushes the residual that it had when the round began: the share alpha
-    goes to its score and the rest to the neighbors' residuals. The neighbors get equal parts or, if `weight` is not empty, parts in proportion to `weight`. If
-    an entry has no neighbors, or no weights above 0, its whole residual goes to its score (the walk stays). With `is_first`, the root first pushes regardless
-    of its degree. Returns the entries whose degree or list is missing, the new end, and the six arrays over entries and slots. These arrays may be new and
-    longer.
+    In a round every entry whose residual is at least epsilon · max(degree, 1) pushes the residual that it had when the round began. The share alpha goes to its
+    score and the rest to the neighbors' residuals. The neighbors get equal parts or, if `weight` is not empty, parts in proportion to `weight`. If an entry has
+    no neighbors, or no weights above 0, its whole residual goes to its score (the walk stays). With `is_first`, the root first pushes regardless of its degree.
+    Returns the entries whose degree or list is missing, the new end, and the six arrays over entries and slots. These arrays may be new and longer.
 
     Each root has its own rounds. It may run ahead while its memory is in the cache, or wait for lists that another root already has; the result is the same.
     """

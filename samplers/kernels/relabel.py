@@ -1,4 +1,4 @@
-"""Translates node ids into batch positions, in order of first appearance. Uses a dense map if it fits into memory, otherwise an open-addressing hash table."""
+"""Translates node ids into batch positions, in order of first appearance. Uses a dense map if it is small enough, otherwise an open-addressing hash table."""
 
 from collections import deque
 

@@ -88,8 +88,8 @@ def _draw_from_hubs(
 ):
     """Writes `room` distinct nodes to candidate[:room], uniform among the candidates and the new nodes of hub lists.
 
-    Draws positions among all of them; rejects known nodes, and every position of a node except its first. The loop ends, because a hub list has at least 2 ·
-    most distinct nodes and fewer than most are known.
+    Draws positions among all of them; rejects known nodes, and every position of a node except its first. The loop ends, because a hub list has at least
+    2 · most distinct nodes and fewer than most are known.
     """
     hubs = np.empty(len(numbers), np.int64)
     num_hubs, total = 0, num_candidates

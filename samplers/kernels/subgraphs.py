@@ -183,8 +183,8 @@ def _hub_edges(begin, degree, indices, row, position, row_ptr, member, graph_ptr
 def induced_subgraphs(indptr, indices, row, position, row_ptr, member, graph_ptr, hub_degree, with_entry):
     """In-neighbors of each requested entry within its own set: (count [n], positions in `member` int32, positions of edges in `indices` or empty).
 
-    The requested entries have the positions `position`, and those of set g are in [row_ptr[g], row_ptr[g + 1]). The members of set g are in [graph_ptr[g],
-    graph_ptr[g + 1]). Both are the same sets unless the sources are of another type.
+    The requested entries have the positions `position`, and those of set g are in [row_ptr[g], row_ptr[g + 1]). The members of set g are in
+    [graph_ptr[g], graph_ptr[g + 1]). Both are the same sets unless the sources are of another type.
 
     The cost is linear in the lists of the requested entries. A node that is in many sets and has `hub_degree` in-edges or more costs one pass over its list,
     and one look-up per member of its sets.

@@ -31,7 +31,7 @@ _SOON, _LATER = 8, 16  # how many nodes ahead of their use the ring and the tabl
 def _split(node, start, stop, position, outside):
     """Fills `position` with the positions of the nodes in [start, stop), followed by the positions of the other nodes. Returns the number of nodes inside.
 
-    The loop writes each position to both lists but advances only the list that it belongs to, because a mispredicted branch would take longer.
+    The loop writes each position to both lists but advances only the list that the position belongs to, because a mispredicted branch would take longer.
     """
     num_inside = num_outside = 0
     for i in range(len(node)):
@@ -69,7 +69,7 @@ def _admit(node, position, number, counter, table, ring, use, count):
 def _look_up(node, position, table, near, shared, shared_row, hit, slot, absent):
     """Finds the row of each node at these positions. Fills the positions by kind, the shared rows and the slots. Returns the number of nodes of each kind.
 
-    The loop writes each position to most lists but advances only the list that it belongs to, because a mispredicted branch would take longer.
+    The loop writes each position to most lists but advances only the list that the position belongs to, because a mispredicted branch would take longer.
     """
     num_near = num_shared = num_hit = num_absent = 0
     for k in range(len(position)):

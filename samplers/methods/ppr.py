@@ -1,10 +1,10 @@
 """Personalised PageRank by forward push: each root with the nodes where its random walks end most often.
 
-Forward push (Andersen, Chung, Lang, FOCS 2006, without laziness, as in PPRGo, arXiv:2007.01570): every node holds a score p and a residual r. At first r(root)
-= 1. A push of u moves alpha · r(u) to p(u) and the rest evenly to the residuals of u's neighbors, until r(u) < epsilon · degree(u) everywhere. The invariant p
-+ Σ_u r(u) · ppr(u) = ppr(root) bounds p by the exact vector. At a node without neighbors walks stay: all of r(u) goes to p(u). Parallel edges count separately.
-By weight, neighbors get the rest in proportion to the weights of edges; at a node whose weights are all 0 walks stay. Unlike in the papers, the root pushes
-once regardless of its degree.
+Forward push (Andersen, Chung, Lang, FOCS 2006, without laziness, as in PPRGo, arXiv:2007.01570): every node holds a score p and a residual r. At first
+r(root) = 1. A push of u moves alpha · r(u) to p(u) and the rest evenly to the residuals of u's neighbors, until r(u) < epsilon · degree(u) everywhere. The
+invariant p + Σ_u r(u) · ppr(u) = ppr(root) bounds p by the exact vector. At a node without neighbors walks stay: all of r(u) goes to p(u). Parallel edges count
+separately. By weight, neighbors get the rest in proportion to the weights of edges; at a node whose weights are all 0 walks stay. Unlike in the papers, the
+root pushes once regardless of its degree.
 
 Pushes run in rounds, from the residuals at the beginning of the round and in order of discovery. The results therefore depend neither on partitions nor on the
 other roots of the batch. When every root is done or waits, one request per owner fetches the missing degrees and lists. After its first push a root makes at

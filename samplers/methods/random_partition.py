@@ -180,8 +180,8 @@ class RandomPartitionSampler:
 def _estimates(
     degree: np.ndarray, seen: np.ndarray, scale: float, has_loops: bool, edges: Any
 ) -> dict[str, np.ndarray]:
-    """Coefficients and degrees of a relation's edges. `seen` counts the in-edges of each node that can be in a batch. Each is in the batch with probability 1 /
-    `scale`."""
+    """Coefficients and degrees of a relation's edges. `seen` counts the in-edges of each node that can be in a batch. Each is in the batch with probability
+    1 / `scale`."""
     end = np.repeat(np.arange(len(degree)), np.diff(edges.indptr))
     is_loop = (edges.indices == end) & has_loops
     num_loops = np.bincount(end[is_loop], minlength=len(degree))

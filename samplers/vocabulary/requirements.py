@@ -150,7 +150,7 @@ class EdgeUse:
     scheme: Scheme
     columns: tuple[EdgeColumn, ...]
     timed: bool
-    direction: WalkDirection = "in"  # columns of the lists from which edges are drawn
+    direction: WalkDirection = "in"  # of the lists from which edges are drawn
 
 
 def edge_uses(
