@@ -1,1 +1,4 @@
-"""The ground of all packages: errors, checks of options, counter-based random numbers, the cache of compiled loops, threads, locks. Imports numpy and numba, and no other package of Graphmill."""
+"""The base of all packages: errors, checks of options, counter-based random numbers, the cache of compiled loops, threads, locks.
+
+Imports numpy and numba, and no other package of Graphmill.
+"""

@@ -8,8 +8,8 @@ other (docs/decisions/0018-the-cache-of-compiled-loops.md).
 Entries are pickles of machine code, the only files that Graphmill unpickles. So a folder of entries is used only if nobody but its owner
 can write there, and an entry only if its bytes have the checksum at its head.
 
-Two entries must not define two functions under one name: the linker takes the first for both. numba names a function by its
-place in the source and by a number that each process counts up, and its own `sort` and `argsort` lie at one place. So each process
+Two entries must not define different functions under the same name, because the linker would use the first function for both. numba names a function by
+its position in the source and by a number that each process counts up. numba's own `sort` and `argsort` have the same position. Therefore each process
 starts its count at a random number.
 """
 
@@ -49,7 +49,7 @@ _VERSIONS = (sys.implementation.cache_tag, numba.__version__, np.__version__)
 _PACKAGES = ("core", "samplers", "storage")  # their compiled loops call each other
 # Below --servers.start_timeout_s; a server's loops take 14 s of a usual core.
 _TURN_S = 100.0
-# One version's loops take about 20 MB. Above the bound, the entries that were loaded longest ago are removed.
+# The loops of one version of Graphmill take about 20 MB. Above the bound, the entries that were loaded longest ago are removed.
 _MAX_BYTES = 256 * 2**20
 _TOUCH_S = 86400.0
 
@@ -63,12 +63,12 @@ _count_from_a_random_number()
 os.register_at_fork(after_in_child=_count_from_a_random_number)
 
 
-_NOT_BEGUN: list[ExitStack] = []  # the current turn, until a loop is missing
+_NOT_BEGUN: list[ExitStack] = []  # the current block, until it takes the lock because a loop is missing
 
 
 @contextmanager
 def one_compiles_for_all() -> Iterator[None]:
-    """Lets one of this host's processes in the block compile the missing loops; the others wait, and load them."""
+    """During the block, only one process of this host compiles missing loops; other processes wait and then load the compiled loops."""
     with ExitStack() as turn:
         _NOT_BEGUN.append(turn)
         try:
@@ -91,8 +91,8 @@ def compiled(function: Function) -> Function:
 
 @cache
 def cache_folder(cache_dir: str) -> Path | None:
-    """The folder of machine code: below numba's CACHE_DIR if it is set; else the user's cache or, if that is not
-    writable or not private, a folder in this package. None, and a warning, if no folder is safe."""
+    """Returns the folder of machine code. It lies below numba's CACHE_DIR if that is set, else in the user's cache. If the user's cache is not
+    writable or not private, a folder in this package is used. Returns None, and warns, if no folder is safe."""
     beside = Path(__file__).resolve().parent / "__pycache__" / "compiled"
     folders = [Path(cache_dir) / "graphmill-loops"] if cache_dir else [*_below_home(), beside]
     unsafe = []
@@ -128,7 +128,7 @@ def _why_unsafe(folder: Path) -> str | None:
 
 
 class _Cache(NumbaCache):
-    """One function's entries. numba calls `load_overload` before, and `save_overload` after, it compiles for new argument types."""
+    """The entries of one function. For new argument types numba calls `load_overload` before it compiles, and `save_overload` after that."""
 
     def __init__(self, function: Callable[..., Any], folder: Path) -> None:
         self._function, self._folder = function, folder
@@ -146,18 +146,18 @@ class _Cache(NumbaCache):
         pass
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """The stored machine code for these argument types, also if another process stored it while this one waited for its turn."""
+        """Returns the stored machine code for these argument types, even if another process stored it while this process waited for the lock."""
         target_context.refresh()
         key = self._key(sig, target_context.codegen())
         overload = self._load(key, target_context)
         if overload is None and _NOT_BEGUN:
-            with suppress(OSError, DeadlineError):  # no locks, or too long a wait: this process compiles by itself
+            with suppress(OSError, DeadlineError):  # the filesystem has no locks, or the wait was too long: this process compiles the loop itself
                 _NOT_BEGUN.pop().enter_context(locked(self.turn, _TURN_S))
             overload = self._load(key, target_context)
         return overload
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        if data.lifted or data.library.has_dynamic_globals:  # numba's rule: such code holds addresses of this process
+        if data.lifted or data.library.has_dynamic_globals:  # numba's rule: such code contains memory addresses of this process
             return
         key = self._key(sig, data.codegen)
         with suppress(OSError):  # a full or read-only disk: the compiled loop runs all the same
@@ -209,7 +209,7 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def _remove_oldest(folder: Path) -> None:
-    """Removes the entries that were loaded longest ago, if all together exceed the bound: down to three quarters of it."""
+    """If the entries exceed the bound, removes those that were loaded longest ago until three quarters of the bound are left."""
     entries = []
     for path in folder.glob("*.nbc"):
         with suppress(OSError):  # removed by another process

@@ -38,7 +38,7 @@ def permuted(value, rounds, mask, shift, size):
 
 @compiled
 def shuffled_shares(permutation, num_shares, share):
-    """Writes the share of each row in a shuffle cut into `num_shares` equal shares: `Permutation.forward(row) * num_shares // size`.
+    """Shuffles the rows, cuts the shuffle into `num_shares` equal shares, and writes the share of each row: `Permutation.forward(row) * num_shares // size`.
 
     permutation: `Permutation.compiled_form`; share: int32 [size].
     """

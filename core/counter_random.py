@@ -1,6 +1,6 @@
-"""Randomness as a pure function of a key and a counter. It has no state, so any chunk can be made in any order, on any machine.
+"""Random numbers as a pure function of a key and a counter. There is no state, so any chunk of numbers can be made in any order, on any machine.
 
-`hash_counters` is SplitMix64 read at arbitrary positions (Steele, Lea, Flood, OOPSLA 2014, with the constants of Vigna's splitmix64.c).
+`hash_counters` gives the SplitMix64 output at arbitrary positions (Steele, Lea, Flood, OOPSLA 2014, with the constants of Vigna's splitmix64.c).
 `Permutation` shuffles 0 … n-1 without holding an array.
 """
 
@@ -33,9 +33,9 @@ def hash_counters(key: int, counters: np.ndarray) -> np.ndarray:
 
 
 def derive_key(seed: int, *path: int) -> int:
-    """A 64-bit key for one purpose (`path` names it), independent of the keys of other purposes and seeds."""
+    """Returns a 64-bit key for the purpose that `path` names. Keys of different purposes or seeds are independent."""
     key = seed & _MASK
-    for step in (0, *path):  # `hash_counters` in Python's integers, which for one number is ten times as fast
+    for step in (0, *path):  # `hash_counters` with Python's integers: for a single number this is ten times as fast
         x = (key + ((step & _MASK) + 1) * _GOLDEN) & _MASK
         x = ((x ^ x >> 30) * 0xBF58476D1CE4E5B9) & _MASK
         x = ((x ^ x >> 27) * 0x94D049BB133111EB) & _MASK
@@ -44,7 +44,7 @@ def derive_key(seed: int, *path: int) -> int:
 
 
 def unit_interval(hashes: np.ndarray) -> np.ndarray:
-    """float64 in [0, 1) from the upper 53 bits of each hash, exact on every machine."""
+    """float64 in [0, 1), from the upper 53 bits of each hash; every machine gets exactly the same numbers."""
     return (hashes >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
@@ -70,14 +70,14 @@ class Permutation:
         draws = [int(h) for h in hash_counters(self.key, np.arange(6, dtype=np.uint64))]
         rounds = []
         for multiplier_draw, addend_draw in zip(draws[0::2], draws[1::2], strict=True):
-            # Low bits of a product depend on low bits only, so the multiplier is taken from the draw's high half.
+            # The low bits of a product depend only on low bits. Therefore the multiplier is taken from the high half of the drawn number.
             multiplier = ((multiplier_draw >> (64 - self._bits)) | 1) % modulus
             rounds.append((multiplier, pow(multiplier, -1, modulus), addend_draw % modulus))
         return tuple(rounds)
 
     @property
     def compiled_form(self) -> tuple[np.ndarray, np.uint64, np.uint64, np.uint64]:
-        """(multipliers and addends uint64 [rounds, 2], mask, shift, size), for `forward` in a compiled loop."""
+        """Arguments for `forward` in a compiled loop: (multipliers and addends uint64 [rounds, 2], mask, shift, size)."""
         rounds = np.array([(multiplier, addend) for multiplier, _, addend in self._rounds], np.uint64)
         return (
             rounds,
@@ -90,7 +90,7 @@ class Permutation:
         mask, shift = np.uint64((1 << self._bits) - 1), np.uint64((self._bits + 1) // 2)
         for multiplier, _, addend in self._rounds:
             x = (x * np.uint64(multiplier) + np.uint64(addend)) & mask
-            x ^= x >> shift  # its own inverse, since shift >= bits / 2
+            x ^= x >> shift  # this step is its own inverse because shift >= bits / 2
         return x
 
     def _backward_once(self, x: np.ndarray) -> np.ndarray:

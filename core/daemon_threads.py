@@ -1,4 +1,4 @@
-"""Work in daemon threads: the process does not wait for them at its end."""
+"""Runs work in daemon threads: the process does not wait for these threads when it ends."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -31,9 +31,10 @@ def beside(
     end_now: Callable[[], None] = lambda: None,
     wake: Callable[[], None] = lambda: None,
 ) -> "Iterator[Future[None]]":
-    """Calls `work` in a thread of this name during the block, with an event that is set when the block ends; then waits for it for at most `end_s`.
+    """Calls `work` in a thread of this name during the block, with an event as argument. When the block ends, sets the event and waits for the thread for at
+    most `end_s`.
 
-    The future gets its error; an error before the block ends also calls `end_now`. `wake`: called after the event is set.
+    The future gets the error that `work` raises. If `work` raises before the block ends, `end_now` is called, too. `wake` is called after the event is set.
     """
     ended = threading.Event()
 

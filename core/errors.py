@@ -1,7 +1,7 @@
 """Every error that Graphmill raises on purpose.
 
-One root class; each leaf is also the builtin that it refines, so callers may catch either. Each takes one message: expected, found, and what to do. All
-survive pickling, so an error of a remote stage reaches the user whole.
+There is one root class. Each other class also derives from the builtin error that it refines, so callers may catch either. Each error has one message:
+what was expected, what was found, and what to do. All errors can be pickled, so the user sees the whole error of a remote stage.
 """
 
 import re
@@ -16,12 +16,12 @@ _short.maxlevel = 3
 
 
 def quoted(value: object) -> str:
-    """The value's repr for a message; a long repr is cut to its beginning and end."""
+    """Returns the value's repr for a message; of a long repr only the beginning and the end."""
     return _short.repr(value)
 
 
 def _commands(character: str) -> bool:
-    """Whether a character acts on a terminal or cannot be encoded: control codes, surrogates, and marks that change the direction of text."""
+    """Whether a character controls a terminal or cannot be encoded: control codes, surrogates, and marks that change the direction of text."""
     turns = "\u202a" <= character <= "\u202e" or "\u2066" <= character <= "\u2069"
     return turns or unicodedata.category(character) in ("Cc", "Cs")
 
@@ -32,12 +32,12 @@ class GraphmillError(Exception):
     stage = owner = ""  # the place of the error: "stage sample, epoch 0, step 3", "rank 1"
 
     def at(self, stage: str, owner: str = "") -> Self:
-        """This error with its stage and owner; values that were set closer to the source stay."""
+        """Sets stage and owner of this error, and returns it. Values that were set before, closer to the cause, stay."""
         self.stage, self.owner = self.stage or stage, self.owner or owner
         return self
 
     def __str__(self) -> str:
-        """Stage, owner and message in one line of plain text of bounded length. Names and values from files may contain terminal commands: these are escaped."""
+        """Stage, owner and message in one line of plain text of bounded length. Terminal commands in names and values from files are escaped."""
         where = ", ".join(filter(None, (self.stage, self.owner)))
         text = f"{where}: {super().__str__()}" if where else super().__str__()
         if len(text) > _MOST_CHARACTERS:  # the end says what to do
@@ -55,7 +55,7 @@ class UsageError(ConfigError):
 
 
 class DataError(GraphmillError, ValueError):
-    """A source's data is not a valid graph: ids, labels, splits, shapes, finite numbers."""
+    """The data of a source is not a valid graph: wrong ids, labels, splits or shapes, or numbers that are not finite."""
 
 
 class FormatError(GraphmillError, OSError):
@@ -63,19 +63,19 @@ class FormatError(GraphmillError, OSError):
 
 
 class DamageError(FormatError):
-    """A stored file holds other bytes than its manifest names. Another attempt to read it fails, too."""
+    """The content of a stored file differs from its checksum in the manifest. Reading the file again does not help."""
 
 
 class ConflictError(GraphmillError, FileExistsError):
-    """Another writer was first; both writers' files are intact."""
+    """Another writer published first. The files of both writers are intact."""
 
 
 class MissingDependencyError(GraphmillError, ImportError):
-    """This call needs an optional package that is not installed."""
+    """This call requires an optional package that is not installed."""
 
 
 class StageError(GraphmillError, RuntimeError):
-    """A stage of the pipeline (sample, fetch, collate, a partition's owner) failed; the message names stage and cause."""
+    """A stage of the pipeline failed: sample, fetch, collate, or the owner of a partition. The message names the stage and the cause."""
 
 
 class DeadlineError(GraphmillError, TimeoutError):
@@ -83,8 +83,8 @@ class DeadlineError(GraphmillError, TimeoutError):
 
 
 class ClusterLostError(StageError):
-    """The cluster is gone: it answers no request, not even to end what runs there."""
+    """The cluster cannot be reached: it answers no request, not even the request to end its processes."""
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM: unwinds a program as Ctrl-C does; a command then exits with 143."""
+    """Raised on SIGTERM. It unwinds the program like Ctrl-C; a command then exits with 143."""

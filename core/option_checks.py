@@ -1,7 +1,7 @@
-"""Checks of frozen options that need only their values: a wrong value raises a ConfigError that names the option, when the options are constructed.
+"""Checks options at their construction: a wrong value raises a ConfigError that names the option. The options are frozen dataclasses.
 
-Checks that need the graph are made when a run or a sampler is made (`graphmill.jobs.resolve`, `graphmill.samplers.vocabulary.requirements`). A field's type
-says its bounds: `width: Count`. This module needs Python alone, because the options of models use it too.
+Checks that need the graph run later, at the start of a run or sampler (`graphmill.jobs.resolve`, `graphmill.samplers.vocabulary.requirements`). The type of
+a field states its bounds: `width: Count`. This module imports only the standard library, because the options of models use it, too.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,7 +16,7 @@ from graphmill.core.errors import ConfigError, quoted
 
 
 class Bound(NamedTuple):
-    """The bound of an int or float field; in a tuple the bound of each entry, and the tuple has at least one entry."""
+    """The bound of an int or float field. For a tuple it is the bound of each entry, and the tuple must have at least one entry."""
 
     expected: str
     holds: Callable[[Any], bool]
@@ -34,9 +34,10 @@ _HIGHEST_SEED = (1 << 64) - 1
 
 
 def check_fields(options: Any, **least: float) -> None:
-    """Converts each field to its type, a plain int, float or tuple, so that equal options have equal reprs.
+    """Converts each field to its type (a plain int, float or tuple), so that equal options have equal reprs.
 
-    `least`: smallest values, in addition to the types' bounds. Raises ConfigError if a field has another type, is out of bounds, or is no word of its Literal.
+    `least`: smallest allowed values by field, in addition to the bounds of the types. Raises ConfigError if a value has another type, is out of bounds, or is
+    not in its Literal.
     """
     hints = _hints(type(options))
     for name, raw in vars(options).items():
@@ -47,7 +48,7 @@ def check_fields(options: Any, **least: float) -> None:
 
 
 def check_options(options: Any, rows: Mapping[str, tuple[bool, str]]) -> None:
-    """Raises ConfigError for the first option whose row (value is fine, expected) is not fine."""
+    """Raises ConfigError for the first option that is wrong. Each row is (whether the value is valid, what is expected)."""
     for name, (is_fine, expected) in rows.items():
         if not is_fine:
             raise refused(name, expected, getattr(options, name))
@@ -84,7 +85,7 @@ def _typed(name: str, hint: Any, value: Any) -> Any:
         if not isinstance(value, tuple | list) and getattr(value, "ndim", 0) != 1:  # of arrays
             words = {int: "integers", float: "numbers"}.get(arguments[0], "words")
             raise refused(name, f"a tuple of {words}", value)
-        if not len(value) and get_origin(arguments[0]) is Annotated:  # a bound needs at least one number
+        if not len(value) and get_origin(arguments[0]) is Annotated:  # a tuple with a bound must have at least one number
             raise refused(name, arguments[0].__metadata__[0].expected, value)
         return tuple(_typed(name, arguments[0], one) for one in value)
     elif isinstance(hint, type) and is_dataclass(hint) and not isinstance(value, hint):

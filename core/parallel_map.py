@@ -19,11 +19,11 @@ def num_cores() -> int:
 def ordered_map(
     function: Callable[[Item], Result], items: Iterable[Item], num_threads: int
 ) -> Generator[Result, None, None]:
-    """`function(item)` for each item, in their order: at most `num_threads` run, and as many more wait to start or to be taken.
+    """Yields `function(item)` for each item, in the order of the items. At most `num_threads` calls run at once; as many more wait to start or to be yielded.
 
-    Items are taken on the caller's thread, so a generator of items runs at the same time as the threads. 0: no threads; an item is taken after the
-    previous result was consumed. An error of `function` is raised in its turn. A caller that stops early waits for the running items. At the end a generator
-    of items is closed, and so are the maps that it reads.
+    The caller's thread iterates over `items`, so a generator of items runs at the same time as the threads. With 0 threads, an item is taken after
+    the previous result was consumed. An error of `function` is raised in place of its result. A caller that stops early waits for the running calls. At
+    the end, `items` is closed if it is a generator, which also closes the maps that it reads.
     """
     try:
         yield from _mapped(function, items, num_threads) if num_threads else map(function, items)
@@ -38,11 +38,11 @@ def _mapped(function: Callable[[Item], Result], items: Iterable[Item], num_threa
     try:
         for item in items:
             pending.append(pool.submit(function, item))
-            del item  # so that its memory is freed with its work
+            del item  # so that its memory is freed when its call ends
             if len(pending) >= 2 * num_threads:
                 yield pending.popleft().result()
         while pending:
             yield pending.popleft().result()
     finally:
-        # The garbage collector may run this in a thread that is just starting, and such a thread must not wait for others (CPython 3.11 hangs).
+        # The garbage collector may run this in a thread that is just starting. Such a thread must not wait for other threads (CPython 3.11 hangs).
         pool.shutdown(wait=get_ident() == caller, cancel_futures=True)

@@ -1,4 +1,4 @@
-"""The memory of this process, as the system reports it."""
+"""Reads the memory use of this process from the operating system."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ _STATUS = Path("/proc/self/status")
 
 
 def own_bytes(field: str) -> int:
-    """A field of this process's status in bytes: VmRSS (resident), VmHWM (its peak), RssAnon (without mapped files); 0 if missing."""
+    """Returns a field of /proc/self/status in bytes; 0 if it is missing. Fields: VmRSS (resident), VmHWM (peak of VmRSS), RssAnon (without mapped files)."""
     for line in _STATUS.read_text().splitlines() if _STATUS.exists() else ():
         name, _, value = line.partition(":")
         if name == field:

@@ -1,4 +1,4 @@
-"""Public names that load at first use, and the names nearest to a wrong one."""
+"""Loads public names at their first use, and finds the names that are most similar to a wrong name."""
 
 import difflib
 from collections.abc import Iterable, Mapping
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def load_public(package: str, paths: Mapping[str, str], name: str, others: Iterable[str] = ()) -> Any:
-    """The object called `name` in a package; `paths`: `module:attribute` by name. Raises AttributeError, with the nearest names, for an unknown name."""
+    """Returns the object called `name` in a package. `paths`: `module:attribute` by name. For an unknown name raises AttributeError with similar names."""
     if name not in paths:
         message = f"module {package!r} has no attribute {name!r}"
         known = {each.lower(): each for each in [*paths, *others]}
@@ -18,7 +18,8 @@ def load_public(package: str, paths: Mapping[str, str], name: str, others: Itera
 
 
 def nearest(name: str, known: Mapping[str, str]) -> list[str]:
-    """At most three flags, the likeliest first: by their last parts, then by their groups, then flags that are valid here (without owner)."""
+    """Returns at most three flags, the most similar first. Flags are compared by their last parts, then by their groups. Between equally similar flags, those
+    that are valid here (without owner) come first."""
     group, _, leaf = name.rpartition(".")
     ranks: dict[str, float] = {}
     for flag, owner in known.items():
@@ -30,7 +31,7 @@ def nearest(name: str, known: Mapping[str, str]) -> list[str]:
 
 
 def _alike(leaf: str, other: str) -> float:
-    """0 to 1: likeness by common words (`layers` and `num_layers`), initials, beginning, or letters."""
+    """Returns a similarity from 0 to 1: by common words (`layers` and `num_layers`), initials, first letters, or all letters."""
     if leaf == other:
         return 1.0
     words, others = ({word.removesuffix("s") for word in one.split("_")} for one in (leaf, other))

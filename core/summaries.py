@@ -1,4 +1,4 @@
-"""Texts of values for people: dataclasses in a few lines with arrays by type and shape, counts, sizes, changed options."""
+"""Formats values for people: dataclasses in a few lines with arrays by type and shape, counts, sizes, changed options."""
 
 from collections.abc import Sized
 from dataclasses import MISSING, fields
@@ -9,7 +9,7 @@ _WIDTH = 120
 
 
 def describe(value: Any) -> str:
-    """A dataclass without its empty fields; arrays and tensors as `x float32 [64, 100]`."""
+    """Formats a dataclass without its empty fields; arrays and tensors appear as `x float32 [64, 100]`."""
     parts = []
     for field in fields(value):
         entry = getattr(value, field.name)
@@ -31,7 +31,7 @@ def rounded(score: float) -> str:
 
 
 def size(num_bytes: float) -> str:
-    """Bytes in the largest unit with a value of at least 1."""
+    """Formats a number of bytes in the largest unit in which the value is at least 1."""
     for unit, scale in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if num_bytes >= scale:
             return f"{num_bytes / scale:,.1f} {unit}"
@@ -39,7 +39,7 @@ def size(num_bytes: float) -> str:
 
 
 def changed_options(options: Any) -> str:
-    """The options that differ from their defaults and do not come from the data: `fanouts=(5, 5), seed=1`."""
+    """Lists the options that differ from their defaults, except options that come from the data: `fanouts=(5, 5), seed=1`."""
     from_data = getattr(options, "GIVEN", ())
     changed = []
     for field in fields(options):

@@ -1,1 +1,1 @@
-"""Graphs on disk: Arrow partitions on any fsspec filesystem, snapshots, ingestion, importers, partitioning, statistics. Imports: core."""
+"""Stores graphs as Arrow partitions on any fsspec filesystem: snapshots, ingestion, importers, partitioning, statistics. Imports: core."""

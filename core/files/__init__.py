@@ -1,1 +1,1 @@
-"""Small files that others may have written: JSON, YAML, bounded text; locks in files. Imports: core."""
+"""Reads small files that other programs may have written (JSON, YAML, text of bounded size), and makes locks in files. Imports: core."""

@@ -1,4 +1,4 @@
-"""A lock among the processes of a host, with a deadline. It lies in a file, and ends with the process."""
+"""A lock between the processes of a host, with a deadline. The lock is held on a file, and is released when the process ends."""
 
 import fcntl
 import os
@@ -14,7 +14,7 @@ _LOOK_S = 0.05
 
 @contextmanager
 def locked(path: Path, within_s: float) -> Iterator[None]:
-    """Holds a lock alone. Raises DeadlineError if another process holds it for too long, OSError if the filesystem has no locks."""
+    """Holds an exclusive lock during the block. Raises DeadlineError if another process holds it for too long, OSError if the filesystem has no locks."""
     descriptor, until = os.open(path, os.O_RDWR | os.O_CREAT, 0o600), time.monotonic() + within_s
     try:
         while not try_alone(descriptor):
@@ -24,13 +24,13 @@ def locked(path: Path, within_s: float) -> Iterator[None]:
         try:
             yield
         finally:
-            fcntl.flock(descriptor, fcntl.LOCK_UN)  # closing is not enough: a forked child may have the descriptor, too
+            fcntl.flock(descriptor, fcntl.LOCK_UN)  # closing is not enough because a forked child may also have the descriptor
     finally:
         os.close(descriptor)
 
 
 def try_alone(descriptor: int) -> bool:
-    """Takes the lock of this open file; False if another process holds it."""
+    """Takes the exclusive lock of this open file. Returns False if another process holds the lock."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -1,4 +1,4 @@
-"""Reads the JSON object in one of our files, whatever has happened to the file."""
+"""Reads the JSON object in a file of Graphmill; a damaged file raises one kind of error."""
 
 import json
 from typing import Any
@@ -7,10 +7,10 @@ from graphmill.core.errors import FormatError
 
 
 def parse_object(text: str | bytes, where: str, advice: str = "repair the file or remove it") -> dict[str, Any]:
-    """The object. Raises FormatError, with the file's name and the advice, for anything else."""
+    """Returns the object. Raises FormatError, with the file's name and the advice, if the text is not a JSON object."""
     try:
         value = json.loads(text)
-    except (ValueError, RecursionError) as error:  # broken text, numbers of thousands of digits, or as many brackets
+    except (ValueError, RecursionError) as error:  # text that is no JSON, a number with thousands of digits, or thousands of nested brackets
         raise FormatError(f"{where}: expected JSON, got broken text ({error}); {advice}") from None
     if not isinstance(value, dict):
         raise FormatError(f"{where}: expected an object, got {type(value).__name__}; {advice}")

@@ -1,6 +1,6 @@
-"""Reads YAML of plain values: one document without anchors, aliases and tags, of bounded size and depth, with text as names.
+"""Reads YAML of plain values: one document of bounded size and depth, without anchors, aliases and tags; all keys are text.
 
-Aliases are refused because they multiply: six levels of nine aliases each make half a million values from a file of 300 bytes.
+Aliases are refused because nested aliases multiply: with six levels of nine aliases each, a file of 300 bytes becomes half a million values.
 """
 
 from pathlib import Path
@@ -18,13 +18,14 @@ _MOST_BYTES, _MOST_LEVELS = 2**20, 20
 if yaml.__with_libyaml__:
 
     class _Loader(Composer, yaml.CSafeLoader):
-        """Takes events from libyaml, which reads a list of 100,000 numbers in a fifth of the time, and nodes from PyYAML, whose composer can be extended."""
+        """Parses events with libyaml, which reads a list of 100,000 numbers in a fifth of PyYAML's time. Composes nodes with PyYAML because its composer can be
+        extended."""
 
         def __init__(self, text: str) -> None:
             yaml.CSafeLoader.__init__(self, text)
             Composer.__init__(self)
 
-else:  # PyYAML was built from its sources on a machine without libyaml
+else:  # this PyYAML was built from source on a machine without libyaml
     _Loader = yaml.SafeLoader  # type: ignore[misc]  # its two forms have no common base
 
 
@@ -52,12 +53,12 @@ class _PlainLoader(_Loader):
 
 
 def compose_yaml(path: Path) -> yaml.Node | None:
-    """The document's nodes, with their lines; None for an empty file. Errors as `read_yaml`."""
+    """Returns the document's nodes with their line numbers; None for an empty file. Raises the errors of `read_yaml`."""
     return _read(path, _PlainLoader.get_single_node)
 
 
 def read_yaml(path: Path) -> Any:
-    """The document's value. Raises ConfigError if the file is not plain YAML, FileNotFoundError if it is missing."""
+    """Returns the document's value. Raises ConfigError if the file is not plain YAML, FileNotFoundError if it is missing."""
     return _read(path, _PlainLoader.get_single_data)
 
 
@@ -70,6 +71,6 @@ def _read(path: Path, read: Any) -> Any:
             loader.dispose()
     except FileNotFoundError:
         raise
-    # ValueError: bytes that are no text, a number of thousands of digits, a 13th month.
+    # ValueError: bytes that are not text, a number with thousands of digits, or month 13 in a date.
     except (OSError, ValueError, OverflowError, yaml.YAMLError) as error:
         raise ConfigError(f"{path}: cannot be read as YAML ({' '.join(str(error).split())[:200]})") from None

@@ -1,4 +1,4 @@
-"""Whether a file or folder is out of other users' reach: its own mode, and the owner and mode of every folder above it."""
+"""Checks that other users cannot access a file or folder, by its mode and by the owner and mode of every folder above it."""
 
 import contextlib
 import grp
@@ -14,7 +14,7 @@ def check_private(path: Path) -> None:
     """Raises ConfigError unless only this user and root can open, change or replace what the path names."""
     path = path.resolve()
     status, mode = _status(path, path)
-    # Root gives a process a secret by a group of its own, as a mounted Kubernetes secret (defaultMode 0440).
+    # A file of root may be readable by its group, like a mounted Kubernetes secret (defaultMode 0440): root made the group for this process.
     bits = 0o037 if status.st_uid == 0 != os.geteuid() and stat.S_ISREG(status.st_mode) else 0o077
     if mode & bits & ~_own_group_bits(status):
         raise ConfigError(f"other users can reach {path}: {path} has mode {mode:04o}; run: chmod go-rwx {path}")
@@ -22,11 +22,11 @@ def check_private(path: Path) -> None:
 
 
 def check_unreplaceable(folder: Path, path: Path | None = None) -> None:
-    """Raises ConfigError if another user can replace a folder, or a folder above it; `path`: the file there that the message names."""
+    """Raises ConfigError if another user can replace `folder` or a folder above it. `path`: the file that the message names."""
     folder = folder.resolve()
     for each in (folder, *folder.parents):
         status, mode = _status(each, path or folder)
-        # In a folder with the sticky bit, as /tmp, nobody replaces another user's files.
+        # In a folder with the sticky bit, like /tmp, no user can replace another user's files.
         if not status.st_mode & stat.S_ISVTX and mode & 0o022 & ~_own_group_bits(status):
             raise ConfigError(
                 f"other users can reach {path or folder}: {each} has mode {mode:04o}; run: chmod go-w {each}"
@@ -46,7 +46,7 @@ def _status(each: Path, path: Path) -> tuple[os.stat_result, int]:
 
 
 def _trusted_owners() -> set[int]:
-    """Ids of root and this user. In a container that maps few users, root's files outside it belong to the overflow id: that is added."""
+    """Returns the ids of root and this user. In a container with a user map, files of the host's root have the overflow id, which is added."""
     owners = {0, os.geteuid()}
     with contextlib.suppress(OSError):  # Linux has these
         if Path("/proc/self/uid_map").read_text().split() != ["0", "0", str(2**32 - 1)]:
@@ -55,10 +55,10 @@ def _trusted_owners() -> set[int]:
 
 
 def _own_group_bits(status: os.stat_result) -> int:
-    """The group's bits if the group has this user alone (a user private group, usual with umask 002); else 0."""
+    """Returns the group's mode bits if this user is the only member of the group (a user private group, usual with umask 002); else 0."""
     with contextlib.suppress(KeyError):  # a number without a name
         user, group = pwd.getpwuid(os.geteuid()), grp.getgrgid(status.st_gid)
-        # Root's group does not count: containers give it to users of any number.
+        # The group of root is excluded because containers put arbitrary users into it.
         if user.pw_gid == group.gr_gid != 0 and group.gr_name == user.pw_name and set(group.gr_mem) <= {user.pw_name}:
             return 0o070
     return 0

@@ -1,4 +1,4 @@
-"""Reads a whole file after a check that it is a regular file: a pipe or a device would be read for ever."""
+"""Reads a whole file, after a check that it is a regular file: reading a pipe or a device might never end."""
 
 import os
 import stat
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from graphmill.core.errors import FormatError
 
-MOST_BYTES = 64 * 2**20  # of a manifest, or another small file of ours
+MOST_BYTES = 64 * 2**20  # largest size of a manifest or of another small file of Graphmill
 
 
 def check_regular(path: str | Path) -> int:
@@ -23,7 +23,7 @@ def read_small(path: str | Path, most: int = MOST_BYTES) -> bytes:
     """The file's content. Raises FormatError if it is no regular file or has more than `most` bytes, OSError if it cannot be read."""
     size = check_regular(path)
     with open(path, "rb") as stream:
-        content = stream.read(min(size, most) + 1)  # read(n) makes room for n bytes
+        content = stream.read(min(size, most) + 1)  # read(n) allocates n bytes
     if len(content) > most:
         raise FormatError(f"{path}: expected at most {most} bytes, found more; give another file")
     return content

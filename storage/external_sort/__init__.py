@@ -1,1 +1,1 @@
-"""Edges sorted on disk, in buckets that fit memory. Imports: core."""
+"""Sorts edges on disk, in buckets that fit into memory. Imports: core."""

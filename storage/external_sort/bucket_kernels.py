@@ -1,6 +1,7 @@
-"""The compiled inner loops of the external sort (`graphmill.storage.external_sort.edge_buckets`): edges to buckets, sort keys, and lists from sorted keys.
+"""Compiled inner loops of the external sort (`graphmill.storage.external_sort.edge_buckets`): they group edges by bucket, pack sort keys, and turn sorted
+keys into neighbor lists.
 
-Ids may exceed 2^31 in int64 arrays.
+Ids in int64 arrays may exceed 2^31.
 """
 
 import numpy as np
@@ -10,15 +11,16 @@ from graphmill.core.compile_cache import compiled
 
 @compiled
 def group_by_bucket(dst, src, bounds, bucket_of, grouped_dst, grouped_src, order):
-    """Writes the edges by bucket to grouped_dst and grouped_src, in the given order within a bucket, and their former positions to
-    `order` (int32; empty: not written). Returns the end of each bucket, int64 [num_buckets].
+    """Groups the edges by bucket: writes them to grouped_dst and grouped_src, and their former positions to `order` (int32; not written if it is
+    empty). Within a bucket edges keep their order. Returns the end of each bucket, int64 [num_buckets].
 
-    dst: fewer than 2^31 new ids of any integer dtype. bounds: int64 [num_buckets + 1], ascending; bucket b has the ids
-    [bounds[b], bounds[b + 1]), and every id lies in a bucket. bucket_of: uint32 [k], scratch. This is a counting sort with one table look-up per id instead
-    of a search. The caller allocates the arrays because numpy's arrays lie on large pages: writes go to one place per bucket.
+    dst: new ids, of any integer dtype; the array has fewer than 2^31 entries. bounds: int64 [num_buckets + 1], ascending; bucket b has the ids
+    [bounds[b], bounds[b + 1]), and every id lies in a bucket. bucket_of: uint32 [k], scratch. This is a counting sort that finds the bucket of an id by a
+    table look-up instead of a search. It writes to one place per bucket, which is faster on large memory pages. Therefore the caller allocates the arrays
+    with numpy, which uses large pages.
     """
     num_buckets = len(bounds) - 1
-    # first[block]: the bucket of the block's first id. Most buckets are larger than a block, so few steps remain.
+    # first[block]: the bucket of the block's first id. Most buckets are larger than a block, so the loop below takes few steps from there.
     shift = 0
     while (bounds[-1] >> shift) >= 64 * num_buckets:
         shift += 1
@@ -51,14 +53,14 @@ def group_by_bucket(dst, src, bounds, bucket_of, grouped_dst, grouped_src, order
 
 @compiled
 def pack_keys(dst, src, low, row_bits, key):
-    """Writes (dst - low) · 2^row_bits + src to `key` (int64), which sorts as (dst, src)."""
+    """Writes (dst - low) · 2^row_bits + src to `key` (int64). The order of keys is the order of (dst, src)."""
     for i in range(len(dst)):
         key[i] = (np.int64(dst[i]) - low) << row_bits | np.int64(src[i])
 
 
 @compiled
 def unpack_lists(key, row_bits, id_of_row, degree, neighbor):
-    """Adds the edges of sorted keys to `degree` (int64, by destination - low), and writes the new ids of their sources to `neighbor`."""
+    """Reads sorted keys. Adds the edges of each destination to `degree` (int64, index: destination - low), and writes the sources' new ids to `neighbor`."""
     row_mask = (np.int64(1) << row_bits) - 1
     for i in range(len(key)):
         degree[key[i] >> row_bits] += 1
@@ -67,7 +69,7 @@ def unpack_lists(key, row_bits, id_of_row, degree, neighbor):
 
 @compiled
 def renumber(part_of_row, next_id, id_of_row, row_of_id):
-    """Numbers the rows of each partition in order, from next_id[partition] on (int64, updated), and writes the new id of each row and the row of each id."""
+    """Gives new ids to the rows of each partition, in order, from next_id[partition] on (int64, updated). Writes each row's new id and each id's row."""
     for row in range(len(part_of_row)):
         part = part_of_row[row]
         new_id = next_id[part]

@@ -1,7 +1,7 @@
-"""Edges on scratch disk, grouped by destination, then sorted a bucket at a time: an external sort in two passes.
+"""Sorts edges on scratch disk in two passes: first groups them into buckets by destination, then sorts one bucket at a time.
 
-A bucket covers consecutive destination ids of one partition. Spilling appends to one file per bucket and column; sorting reads
-one bucket into memory. A bucket that is too large, because of nodes with many edges, is read in several narrower ranges of destinations.
+A bucket has consecutive destination ids of one partition. Spilling appends to one file per bucket and column. Sorting reads one bucket into
+memory. If a bucket is too large because some nodes have many edges, it is read in several narrower ranges of destinations.
 """
 
 import os
@@ -17,16 +17,16 @@ import numpy as np
 
 from graphmill.core.parallel_map import ordered_map
 
-_MAX_BUCKETS = 256  # each flush appends to all buckets, so more buckets mean smaller writes
-_LEAST_CHUNK = 1 << 16  # edges; with smaller chunks another thread costs more than it saves
+_MAX_BUCKETS = 256  # each flush appends to every bucket, so more buckets would mean smaller writes
+_LEAST_CHUNK = 1 << 16  # edges; with smaller chunks, one more thread costs more time than it saves
 _MAX_VIEWS = 1024  # of one writev (IOV_MAX)
 
 Result = TypeVar("Result")
 
 
-# Optional columns of edges, without their two ends: edge_id int64 [k], weight float32 [k], time int64 [k], feature float32 [k, edge_feature_dim].
+# Optional columns of edges, in addition to the two ends: edge_id int64 [k], weight float32 [k], time int64 [k], feature float32 [k, edge_feature_dim].
 Columns = Mapping[str, np.ndarray]
-ColumnTypes = Mapping[str, tuple[np.dtype, int]]  # dtype, and width; 0: one number per edge
+ColumnTypes = Mapping[str, tuple[np.dtype, int]]  # dtype and width; width 0: one number per edge
 
 
 def edge_column_types(
@@ -54,7 +54,7 @@ class SortedLists:
 
 @dataclass(frozen=True)
 class Bucket:
-    """Edges of consecutive destinations, sorted by (destination, time if edges have times, source row, position in the source)."""
+    """Edges of consecutive destinations. They are sorted by destination, time (if edges have times), source row and position in the source."""
 
     key: np.ndarray  # int64 [k]: (new id - low) · 2^row_bits + source row
     low: int
@@ -74,7 +74,7 @@ class Bucket:
 
 @dataclass(frozen=True)
 class SpilledEdges:
-    """Edges as they are spilled; ends are rows of the source."""
+    """Edges before grouping. Their ends are rows of the source, not new ids."""
 
     src: np.ndarray
     dst: np.ndarray
@@ -89,8 +89,8 @@ class SpilledEdges:
         return replace(self, src=self.dst, dst=self.src)
 
     def with_reverses(self, *, of_loops: bool = False) -> "SpilledEdges":
-        """Each edge directly followed by its reverse, so that the order of equal edges depends on the source and not on chunks. A self-loop gets no reverse,
-        unless `of_loops`: then sums count it twice."""
+        """Returns the edges, each directly followed by its reverse. So the order of equal edges depends on the source and not on the size of chunks. A
+        self-loop gets a reverse only with `of_loops`: then sums count it twice."""
         both = np.stack([self.src, self.dst], axis=1)
         columns = {name: np.repeat(column, 2, axis=0) for name, column in self.columns.items()}
         doubled = SpilledEdges(both.reshape(-1), both[:, ::-1].reshape(-1), columns)
@@ -119,14 +119,14 @@ class _Piece:
     low: int
     high: int
     whole: bool  # the whole bucket
-    last: bool  # the last piece: then the bucket's files can be removed
+    last: bool  # whether it is the last piece of the bucket: then the bucket's files can be removed
 
 
 class EdgeBuckets:
     """Spill files of a graph's edges, by partition and range of destinations.
 
-    `group` may run on several threads, `append` on one; `sorted_buckets` starts threads to sort. For any number of threads memory stays within the budget:
-    a quarter for `num_groupers` + 1 chunks, an eighth for records that wait to be appended, half for sorting.
+    `group` may run on several threads, `append` only on one; `sorted_buckets` starts threads that sort. Memory stays within the budget with any number of
+    threads: a quarter is for `num_groupers` + 1 chunks, an eighth for records that wait to be appended, half for sorting.
     """
 
     def __init__(
@@ -142,7 +142,7 @@ class EdgeBuckets:
         copied: bool = True,
         num_threads: int = 0,
     ) -> None:
-        """`num_sources`: number of source nodes; None: as many as destinations. `index_dtype`: of source and destination ids."""
+        """`num_sources`: number of source nodes; None: as many as destinations. `index_dtype`: dtype of source and destination ids."""
         directory.mkdir()
         self._columns = {"dst": (index_dtype, 0), "src": (index_dtype, 0), **columns}
         record_bytes = _row_bytes(self._columns)
@@ -154,20 +154,20 @@ class EdgeBuckets:
         max_records = max(1024, memory_budget_bytes // 2 // sorted_bytes)
         num_partitions = len(offsets) - 1
         num_buckets = -(-expected_edges // max_records)
-        # A quarter more, at least twice as many: sizes differ, and a bucket that is too large is read in several ranges.
+        # A quarter more buckets than fit, and at least twice as many: buckets differ in size, and a bucket that is too large is read in several ranges.
         num_buckets = max(2 * num_buckets, -(-5 * num_buckets * num_threads // 4))
         per_partition = max(1, min(-(-num_buckets // num_partitions), _MAX_BUCKETS // num_partitions))
-        # As many sorters at once as fit.
+        # Sort as many buckets at once as fit into half of the budget.
         bucket_bytes = max(1, expected_edges // (per_partition * num_partitions)) * sorted_bytes
         self._num_sorters = min(num_threads, max(1, memory_budget_bytes // 2 // bucket_bytes))
         self._max_records = max(1024, max_records // max(1, self._num_sorters))
-        # Copies of a chunk: the source's int64 pairs and the data they were made from; doubled with its reverses, and again while self-loops are
-        # removed; then new ids and bucket numbers, in the order of buckets.
+        # Copies of a chunk: the source's int64 pairs, and the data from which the source made them; with `copied`, the chunk with its reverses, twice while
+        # self-loops are removed; then new ids and bucket numbers, and the records in the order of buckets.
         extra_bytes = record_bytes - 2 * index_dtype.itemsize
         chunk_bytes = 2 * (16 + extra_bytes) + (4 * (16 + extra_bytes) if copied else 0) + 12 + 2 * record_bytes
         chunk_edges = memory_budget_bytes // 4 // chunk_bytes
         self.num_groupers = max(0, min(num_threads, chunk_edges // _LEAST_CHUNK - 1))
-        # One more chunk is being made by the source.
+        # + 1: the source makes one more chunk at the same time.
         self.chunk_edges = max(1024, min(1 << 23, chunk_edges // (self.num_groupers + 1)))
         self._held: list[GroupedEdges] = []
         self._held_bytes, self._max_held_bytes = 0, memory_budget_bytes // 8
@@ -177,7 +177,7 @@ class EdgeBuckets:
         ]
         self._bounds = np.concatenate([*bounds, offsets[-1:]]).astype(np.int64)  # bucket b: [bounds[b], bounds[b + 1])
         self._per_partition = per_partition
-        # A key is the destination's place in its range, then the source row: 63 bits for both, for any numbers of nodes.
+        # A key consists of the destination's position in its range and the source row, together at most 63 bits for any number of nodes.
         self._row_bits = max(1, int((num_sources or offsets[-1]) - 1).bit_length())
         self._max_span = 1 << (63 - self._row_bits)
         self._paths = [
@@ -190,7 +190,7 @@ class EdgeBuckets:
                 path.touch()
 
     def group(self, edges: SpilledEdges, id_of_row: np.ndarray) -> GroupedEdges:
-        """Edges in the order of their buckets, and in the given order within each; changes nothing here. `id_of_row`: new ids of the destinations."""
+        """Returns the edges grouped by bucket, in the given order within each bucket. Does not change this object. `id_of_row`: new ids of the destinations."""
         # Imported here because numba is slow to import, and opening a graph does not need it.
         from graphmill.storage.external_sort.bucket_kernels import group_by_bucket
 
@@ -206,7 +206,7 @@ class EdgeBuckets:
         return GroupedEdges(columns, ends.tolist())
 
     def append(self, grouped: GroupedEdges) -> None:
-        """Takes the records of a chunk, and writes them to the files now or later, but before sorting."""
+        """Takes the records of a chunk. They are written to the files at once, or at the latest before sorting."""
         self._held.append(grouped)
         self._held_bytes += grouped.num_bytes
         for bucket, (start, end) in enumerate(pairwise([0, *grouped.ends])):
@@ -226,10 +226,10 @@ class EdgeBuckets:
     def _write(self, path: Path, views: list[memoryview]) -> None:
         if not views:
             return
-        # Opened for each write: buckets times columns may be more files than a process may keep open.
+        # The file is opened for each write because a process may not keep as many files open as there are buckets times columns.
         with open(path, "ab", buffering=0) as file:
             written, whole = os.writev(file.fileno(), views), sum(view.nbytes for view in views)
-            if written < whole:  # after a signal, or for more bytes than one call takes
+            if written < whole:  # a signal interrupted the call, or one call does not take so many bytes
                 rest = memoryview(b"".join(view.tobytes() for view in views))[written:]
                 while rest:
                     rest = rest[file.write(rest) :]
@@ -241,10 +241,11 @@ class EdgeBuckets:
     def sorted_buckets(
         self, *, drop_duplicates: bool, sum_columns: bool = False, then: Callable[[Bucket], Result]
     ) -> Generator[tuple[int, Result], None, None]:
-        """Yields (partition, then(bucket)) in ascending destination order, at least one bucket for each partition, and deletes finished spill
-        files. Threads sort and call `then` ahead of the consumer.
+        """Yields (partition, then(bucket)) in ascending order of destinations, with at least one bucket for each partition. Deletes the files of
+        finished buckets. Threads sort, and call `then`, before the consumer takes the results.
 
-        `drop_duplicates` keeps the first of several edges with equal ends and times; `sum_columns` gives it the sums of their weights and features.
+        `drop_duplicates` keeps only the first of several edges with equal ends and times. With `sum_columns`, this edge gets the sums of the weights and
+        features of all these edges.
         """
         self._flush()
 
@@ -273,14 +274,15 @@ class EdgeBuckets:
         if not piece.whole:
             chosen = self._positions(self._mapped(piece.bucket, "dst"), piece.low, piece.high)
             return {name: np.asarray(self._mapped(piece.bucket, name)[chosen]) for name in self._columns}
-        # Read, not mapped: page faults cost more than the copy.
+        # The file is read instead of mapped because page faults cost more time than the copy.
         files = self._paths[piece.bucket]
         return {
             name: np.fromfile(files[name], of).reshape(_shape(-1, dim)) for name, (of, dim) in self._columns.items()
         }
 
     def _ranges(self, dst: np.ndarray, low: int, high: int) -> list[tuple[int, int]]:
-        """Consecutive ranges of destinations with at most about max_records edges each (a single node may have more), with keys of 63 bits."""
+        """Cuts [low, high) into ranges of destinations with at most about max_records edges each (a single node may have more). Keys of a range fit into
+        63 bits."""
         if not len(dst) or (len(dst) <= self._max_records and high - low <= self._max_span):
             return [(low, high)]
         starts = range(low, max(high, low + 1), self._max_span)
@@ -300,7 +302,7 @@ class EdgeBuckets:
         return list(pairwise(edges))
 
     def _positions(self, dst: np.ndarray, low: int, high: int) -> np.ndarray:
-        """Positions in `dst` of the ids of a range."""
+        """Returns the positions in `dst` of the ids that lie in a range."""
         return np.concatenate(
             [
                 start + np.flatnonzero((part >= low) & (part < high))
@@ -341,7 +343,7 @@ class EdgeBuckets:
 
 
 def is_repeated(key: np.ndarray, time: np.ndarray | None) -> np.ndarray:
-    """bool [k]: which of the sorted edges have the same ends, and time, as the edge before."""
+    """bool [k]: whether each sorted edge has the same ends and time as the edge before it."""
     repeated = np.zeros(len(key), bool)
     repeated[1:] = key[1:] == key[:-1]
     if time is not None:
@@ -363,13 +365,13 @@ def _mapped_column(path: Path, dtype: np.dtype, width: int) -> np.ndarray:
 
 
 def _sums(column: np.ndarray, first: np.ndarray) -> np.ndarray:
-    """Sums of the rows from each `first` to the next, rounded once, so that an edge and its reverse get the same sum."""
+    """Sums the rows from each position in `first` to the next. Each sum is rounded once, so an edge and its reverse get the same sum."""
     return np.add.reduceat(column, first, axis=0, dtype=np.float64).astype(column.dtype)
 
 
 class SortedEdges:
-    """Edge columns of one partition, appended bucket by bucket and then read as whole arrays: in memory if `num_edges`, an upper bound,
-    fit into `memory_bytes`, else from scratch files. `columns`: all columns except `index`, the neighbors' ids."""
+    """The edge columns of one partition: appended bucket by bucket, then read as whole arrays. They are kept in memory if `num_edges` edges (an
+    upper bound) fit into `memory_bytes`, else in scratch files. `columns`: all columns except `index`, which has the neighbors' ids."""
 
     def __init__(
         self, stem: Path, index_dtype: np.dtype, columns: ColumnTypes, *, num_edges: int, memory_bytes: int
@@ -406,7 +408,7 @@ class SortedEdges:
                 self._files[name].write(np.ascontiguousarray(column, dtype=dtype).data)
 
     def columns(self) -> dict[str, np.ndarray]:
-        """All columns; valid until the context ends."""
+        """All columns, valid until the end of the context."""
         if self._arrays:
             return {name: array[: self._num_appended] for name, array in self._arrays.items()}
         for file in self._files.values():

@@ -1,1 +1,1 @@
-"""fsspec filesystems: URLs, retries, durable writes, listings, errors in one line, temporary folders. Imports: core."""
+"""Access to fsspec filesystems: URLs, retries, durable writes, listings, errors in one line, temporary folders. Imports: core."""

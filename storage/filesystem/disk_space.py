@@ -8,7 +8,7 @@ _LEAST_BYTES = 1 << 20
 
 
 def full_disk(folder: Path, needed_bytes: int = 0) -> str | None:
-    """A message with host, folder and sizes if the folder's disk has no room for so many bytes, or for a MiB; else None."""
+    """Returns a message with host, folder and sizes if the folder's disk has no room for this number of bytes, or for 1 MiB; else None."""
     try:
         usage = shutil.disk_usage(folder)
     except OSError:

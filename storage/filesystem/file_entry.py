@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 
 class FileEntry(NamedTuple):
-    """Size and SHA-256 of one file, and its path below the graph's folder, in the folder of the snapshot that wrote it."""
+    """Size, SHA-256 and path of one file. The path is relative to the graph's folder, and lies in the folder of the snapshot that wrote the file."""
 
     num_bytes: int
     sha256: str

@@ -1,7 +1,7 @@
-"""Errors of filesystems in one line: credentials, network, permissions, names that a store refuses.
+"""Turns errors of filesystems into one line: credentials, network, permissions, names that a store refuses.
 
-fsspec's filesystems raise OSError, ValueError, or errors of the package beneath them, which we do not import: botocore's
-NoCredentialsError is no OSError. Such errors are recognized by the module of their class.
+fsspec's filesystems raise OSError, ValueError, or errors of the package that they use. For example botocore's NoCredentialsError is no OSError.
+Graphmill does not import these packages, so it recognizes their errors by the module of the error's class.
 """
 
 import errno
@@ -12,7 +12,7 @@ from graphmill.core.errors import FormatError, GraphmillError
 _CLIENT_PACKAGES = "botocore aiobotocore s3fs aiohttp gcsfs google azure adlfs requests urllib3 paramiko"
 
 _FINAL = (FileNotFoundError, FileExistsError, PermissionError, IsADirectoryError, NotADirectoryError)
-# s3fs raises EINVAL for requests that S3 refuses.
+# s3fs raises EINVAL if S3 refuses a request.
 _FINAL_NUMBERS = (errno.EINVAL, errno.EPERM, errno.ENOSYS, errno.EMSGSIZE, errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 _CONNECTION_ERRORS = ("HTTPClientError", "ConnectionError", "ClientError", "RequestException", "HttpError")
 
@@ -20,8 +20,8 @@ _CONNECTION_ERRORS = ("HTTPClientError", "ConnectionError", "ClientError", "Requ
 class one_line_errors:
     """Context that turns a filesystem's error into `kind`: "{where}: cannot {action}: …".
 
-    Only for blocks that do nothing but call a filesystem: every ValueError is taken for the filesystem's. Errors of Graphmill pass unchanged.
-    It is a class because a generator as context manager takes three times as long, and opening a graph enters several.
+    The block must only call a filesystem, because every ValueError is treated as an error of the filesystem. Errors of Graphmill pass unchanged.
+    This is a class because a context manager made from a generator takes three times as long, and opening a graph enters several contexts.
     """
 
     def __init__(self, where: str, action: str, kind: type[GraphmillError] = FormatError) -> None:
@@ -38,14 +38,14 @@ class one_line_errors:
 
 
 def one_line(error: BaseException) -> str:
-    """The error's text without line breaks, or its class name if it has no text."""
+    """Returns the error's text without line breaks, or the name of the error's class if the text is empty."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return " ".join(str(error).split()) or type(error).__name__
 
 
 def may_pass(error: BaseException) -> bool:
-    """Whether the same request may succeed later. True for network errors and a busy store, False for missing names and permissions."""
+    """Whether the same request may succeed later: True for network errors and a busy store, False for missing names and missing permissions."""
     if isinstance(error, OSError):
         return not isinstance(error, _FINAL) and error.errno not in _FINAL_NUMBERS
     return any(each.__name__ in _CONNECTION_ERRORS for each in type(error).__mro__)

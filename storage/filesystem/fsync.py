@@ -1,4 +1,4 @@
-"""Files and folders that survive a loss of power: they are synced to disk before anything names them."""
+"""Writes files and folders that survive a power failure: they are synced to disk before another file refers to them."""
 
 import contextlib
 import hashlib
@@ -12,7 +12,7 @@ from graphmill.storage.filesystem.file_entry import FileEntry
 
 
 def sync_file(path: Path | str) -> None:
-    """Returns when the file's content, or the names in a folder, are on disk."""
+    """Syncs the content of a file, or the names in a folder, and returns when they are on disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -21,7 +21,7 @@ def sync_file(path: Path | str) -> None:
 
 
 def synced_entry(path: Path) -> FileEntry:
-    """Size and checksum of a local file, once it is on disk."""
+    """Syncs a local file to disk, and returns its size and checksum."""
     with open(path, "rb") as stream:
         digest = hashlib.file_digest(stream, "sha256").hexdigest()
         os.fsync(stream.fileno())
@@ -30,7 +30,7 @@ def synced_entry(path: Path) -> FileEntry:
 
 @contextlib.contextmanager
 def replaced_durably(path: Path) -> Iterator[BinaryIO]:
-    """A stream for the file's new content. The file has the old content until the block ends, then the new; if the block raises, it keeps the old."""
+    """Yields a stream for the new content of a file. Until the block ends, the file has its old content; if the block raises, it keeps the old content."""
     beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         with open(beside, "wb") as stream:
@@ -44,24 +44,24 @@ def replaced_durably(path: Path) -> Iterator[BinaryIO]:
 
 
 def write_durably(path: Path | str, content: bytes) -> None:
-    """Writes or replaces a small file; a reader finds either the old content or the new."""
+    """Writes or replaces a small file. A reader finds either the whole old content or the whole new content."""
     with replaced_durably(Path(path)) as stream:
         stream.write(content)
 
 
 def link_exclusively(source: Path, target: Path) -> bool:
-    """Gives the file a second name, and syncs it; False if that name is taken.
+    """Gives the file a second name and syncs that name. Returns False if the name already exists.
 
-    On a filesystem without hard links, the exclusive creation of a file `<name>.claim` decides, and the file is renamed.
+    On a filesystem without hard links, the process that creates a file `<name>.claim` exclusively gets the name, and then renames the file.
     """
     try:
         os.link(source, target)
     except FileExistsError:
-        if not os.path.samefile(source, target):  # the same file: a network filesystem repeated a successful request
+        if not os.path.samefile(source, target):  # both names are the same file: a network filesystem repeated a request that had succeeded
             return False
     except FileNotFoundError:
         raise
-    except OSError:  # EPERM, EOPNOTSUPP …: no hard links here
+    except OSError:  # EPERM, EOPNOTSUPP …: this filesystem has no hard links
         try:
             os.close(os.open(target.with_suffix(".claim"), os.O_CREAT | os.O_EXCL | os.O_WRONLY))
         except FileExistsError:

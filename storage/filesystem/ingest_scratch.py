@@ -1,4 +1,7 @@
-"""Temporary folders of ingestions, `.<name>.ingest-xxxxxxxx`: removed at the end, or by the next ingestion after a killed one."""
+"""Temporary folders of ingestions, `.<name>.ingest-xxxxxxxx`.
+
+An ingestion removes its folder at its end. If an ingestion is killed, the next ingestion removes the folder.
+"""
 
 import contextlib
 import math
@@ -16,8 +19,8 @@ from graphmill.storage.filesystem.temporary_folder import owned, remove_orphans
 
 @contextlib.contextmanager
 def scratch_directory(parent: Path | None, name: str) -> Iterator[Path]:
-    """A new directory in `parent` (None: the system's), removed after the block; first removes directories that killed processes left for this name. Raises
-    ConfigError if it cannot be made."""
+    """Makes a directory in `parent` (None: the system's temporary directory) and removes it after the block. Before, removes directories that killed processes
+    left for this name. Raises ConfigError if the directory cannot be made."""
     where, prefix = str(parent) if parent else tempfile.gettempdir(), f".{name}.ingest-"
     remove_orphans(Path(where), prefix)
     try:
@@ -31,9 +34,9 @@ def scratch_directory(parent: Path | None, name: str) -> Iterator[Path]:
 
 
 def scratch_array(path: Path, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
-    """A mapped array of zeros in a new file. Raises OSError, and removes the file, if the disk has no room.
+    """Makes a new file, and maps it as an array of zeros. If the disk has no room, removes the file and raises OSError.
 
-    The room is allocated at once: writing to a mapped file on a full disk kills the process.
+    The disk space is allocated at once, because writing to a mapped file on a full disk would kill the process.
     """
     num_bytes = math.prod(shape) * np.dtype(dtype).itemsize
     if not num_bytes:

@@ -1,7 +1,7 @@
-"""The files that this process maps, and the messages for files that change while they are read.
+"""Records the files that this process maps, and makes the messages for files that change while they are read.
 
-A mapped file is read without a call that could raise. If a page is gone (the file was truncated, or its disk fails), the system sends SIGBUS.
-Other bytes in the file can have any effect, even SIGSEGV. `graphmill.jobs.cli.faults` turns both signals into the messages of this module.
+Reading a mapped file makes no call that could raise an error. If a page is gone because the file was truncated or the disk fails, the system sends SIGBUS.
+If the bytes of the file change, anything can happen, even SIGSEGV. `graphmill.jobs.cli.faults` turns both signals into the messages of this module.
 """
 
 import ctypes
@@ -14,22 +14,22 @@ import numpy as np
 
 from graphmill.core.errors import DamageError, FormatError
 
-_MAPPED: dict[str, tuple[int, int]] = {}  # by path: size and time of change when it was mapped
+_MAPPED: dict[str, tuple[int, int]] = {}  # by path: size and time of change of the file when it was mapped
 _LEAST_FREE_BYTES = 1 << 20
 _ADVICE = "put the file back; a run goes on with --run.resume"
 
 
 def remember(path: str) -> None:
-    """Notes size and time of change of a file that is about to be mapped. Raises OSError."""
+    """Records size and time of change of a file. Call this before mapping the file. Raises OSError."""
     path = os.path.realpath(path)
     stamp, before = _stamp(path), _MAPPED.get(path)
-    # An older state stays noted while an older mapping is in use.
+    # While an older mapping of the file is in use, its older record stays.
     if before in (None, stamp) or all(each != path for *_, each in _mappings()):
         _MAPPED[path] = stamp
 
 
 def why_unreadable(address: int) -> str | None:
-    """The fault of the file that is mapped at the address of a SIGBUS, in one line; None if no file is mapped there."""
+    """Explains in one line what is wrong with the file that is mapped at the address of a SIGBUS. Returns None if no file is mapped there."""
     places = ((path, offset + address - first) for first, end, offset, path in _mappings() if first <= address < end)
     path, offset = next(places, (None, 0))
     if path is None:
@@ -40,7 +40,7 @@ def why_unreadable(address: int) -> str | None:
         if offset >= size:
             return f"{expected}, found the file cut to {size:,} bytes while it was read; {_ADVICE}"
         disk = os.statvfs(path)
-        if disk.f_bavail * disk.f_frsize < _LEAST_FREE_BYTES:  # the page was to be written
+        if disk.f_bavail * disk.f_frsize < _LEAST_FREE_BYTES:  # the fault was a write to the page
             return f"{path}: expected room for it, found its disk full; free some"
         with open(path, "rb", buffering=0) as stream:
             os.pread(stream.fileno(), 1, offset)
@@ -51,23 +51,23 @@ def why_unreadable(address: int) -> str | None:
 
 
 def why_changed() -> str | None:
-    """The first file that is mapped and was changed since, in one line; None if no file was. Linux only."""
+    """Names, in one line, the first mapped file that was changed after it was mapped. Returns None if no file was changed. Linux only."""
     for path in dict.fromkeys(path for *_, path in _mappings()):
         before = _MAPPED.get(path)
-        with suppress(OSError):  # a replaced file is intact for processes that have it mapped
+        with suppress(OSError):  # if a file was replaced, processes that map the old file still read its old content
             if before is not None and _stamp(path) != before:
                 return f"{path}: expected the bytes that its manifest names, found the file changed while it was read; {_ADVICE}"
     return None
 
 
 def check_unchanged() -> None:
-    """Raises FormatError if a mapped file was changed since it was mapped: results made from it must not be kept."""
+    """Raises FormatError if a file was changed after it was mapped, because results that were made from the file may be wrong."""
     if (line := why_changed()) is not None:
         raise FormatError(line)
 
 
 def damaged(where: str) -> FormatError:
-    """The error to raise if numbers that were checked when a file was opened are out of range now."""
+    """Returns the error to raise if numbers were in range when the file was opened and are out of range now."""
     if (line := why_changed()) is not None:
         return DamageError(line)
     return FormatError(
@@ -90,14 +90,15 @@ def _mappings() -> Iterator[tuple[int, int, int, str]]:
                 yield int(first, 16), int(end, 16), int(offset, 16), path[0].rstrip("\n")
 
 
-_SHARE = 0.5  # of the machine's memory: larger files do not stay there, since a run needs memory for other data
+_SHARE = 0.5  # share of the machine's memory: larger files do not stay in memory, because a run also needs memory for other data
 
 
 def read_at_random(rows: np.ndarray, memory_bytes: int | None = None) -> bool:
-    """Tells the system that these mapped rows are read in random order, if they exceed half of `memory_bytes` (None: of the machine's memory). Returns whether it did.
+    """Tells the system that these mapped rows are read in random order, if they exceed half of `memory_bytes` (None: of the machine's memory).
 
-    A page fault then reads one page. Otherwise it reads some thirty pages (128 KiB), which are evicted before they are used. Loader threads, one for each
-    batch, fault at the same time and so keep a disk busy (docs/performance.md, "Rows from a disk").
+    Returns whether the system was told. A page fault then reads one page. Otherwise it reads about thirty pages (128 KiB), which are evicted before they are
+    used. Each batch has a loader thread; these threads cause page faults at the same time, which keeps the disk busy (docs/performance.md, "Rows from a
+    disk").
     """
     if memory_bytes is None:
         memory_bytes = os.sysconf("SC_PHYS_PAGES") * mmap.PAGESIZE

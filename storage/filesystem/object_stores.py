@@ -1,4 +1,4 @@
-"""Differences between local files, other filesystems and object stores: listing, atomic writes, buckets that must exist, folders that need not."""
+"""Handles the differences between local files, other filesystems and object stores: listing, atomic writes, buckets (must exist), folders (need not exist)."""
 
 import os
 from contextlib import suppress
@@ -9,7 +9,7 @@ from graphmill.core.errors import ConfigError
 from graphmill.storage.filesystem.fsync import write_durably
 from graphmill.storage.filesystem.urls import is_local
 
-# Their first path part is a bucket (container), which `makedirs` would create. They have no directories.
+# Object stores. The first part of a path is a bucket (container), which `makedirs` would create. They have no directories.
 _OBJECT_STORES = frozenset(("s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss", "oci"))
 
 
@@ -19,7 +19,7 @@ def is_object_store(filesystem: fsspec.AbstractFileSystem) -> bool:
 
 
 def check_bucket(filesystem: fsspec.AbstractFileSystem, path: str, url: str) -> None:
-    """Raises ConfigError if an object store has no such bucket. We never create buckets, since a typo would create one."""
+    """Raises ConfigError if the bucket of an object store does not exist. Graphmill never creates a bucket, because a typing error would create a wrong one."""
     bucket = path.split("/", 1)[0]
     if is_object_store(filesystem) and not filesystem.exists(bucket):
         raise ConfigError(
@@ -28,7 +28,7 @@ def check_bucket(filesystem: fsspec.AbstractFileSystem, path: str, url: str) -> 
 
 
 def list_names(filesystem: fsspec.AbstractFileSystem, folder: str) -> list[str]:
-    """Names in a folder now, ascending; none if it does not exist."""
+    """Lists the names in a folder, ascending; no names if the folder does not exist. Uses no cached listing."""
     try:
         return sorted(os.listdir(folder) if is_local(filesystem) else list_sizes(filesystem, folder))
     except (FileNotFoundError, NotADirectoryError):
@@ -36,7 +36,7 @@ def list_names(filesystem: fsspec.AbstractFileSystem, folder: str) -> list[str]:
 
 
 def list_sizes(filesystem: fsspec.AbstractFileSystem, folder: str) -> dict[str, int]:
-    """Bytes by name in a folder now, from one listing; none if it does not exist."""
+    """Lists the size in bytes of each file in a folder, by name, with one request; empty if the folder does not exist. Uses no cached listing."""
     sizes: dict[str, int] = {}
     try:
         if is_local(filesystem):
@@ -56,7 +56,7 @@ def list_sizes(filesystem: fsspec.AbstractFileSystem, folder: str) -> dict[str, 
 
 
 def put_file(filesystem: fsspec.AbstractFileSystem, path: str, content: bytes) -> None:
-    """Writes a small file, and makes its folder. A reader finds the old content or the new, also after a loss of power."""
+    """Writes a small file, and makes its folder. A reader finds the whole old content or the whole new content, even after a power failure."""
     if not is_object_store(filesystem):
         filesystem.makedirs(path.rsplit("/", 1)[0], exist_ok=True)
     if is_local(filesystem):

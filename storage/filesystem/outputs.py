@@ -1,7 +1,8 @@
-"""The one rule for every path that a command writes, and for what it may remove there.
+"""The rule for the paths that commands may write, and for the files that a command may remove there.
 
-A path may hold nothing, an empty folder, or an earlier output of the same command, which a file of ours marks. Everything else is refused in
-one line, before anything is written. From an earlier output a command removes only files with names that its writer gives; other files and their folders stay.
+A path may hold nothing, an empty folder, or an earlier output of the same command, which a file of Graphmill marks. All other content is refused with a
+one-line error before anything is written. A command removes from an earlier output only files with names that its writer uses; other files and their
+folders stay.
 """
 
 import os
@@ -18,14 +19,14 @@ from graphmill.storage.filesystem.filesystem_errors import one_line_errors
 from graphmill.storage.filesystem.object_stores import check_bucket, is_object_store, list_names
 from graphmill.storage.filesystem.urls import is_local, split_url
 
-_LEFT = re.compile(r"\..+\.[0-9a-f]{8}")  # left by a killed `write_durably`: such names do not say whose folder it is
+_LEFT = re.compile(r"\..+\.[0-9a-f]{8}")  # files that a killed `write_durably` left: these names do not show which command wrote the folder
 
-# Names at an existing path of a filesystem that are not ours; none if everything there may be replaced.
+# Returns the names at an existing path that are not from Graphmill; empty if everything there may be replaced.
 Strangers = Callable[[fsspec.AbstractFileSystem, str], Sequence[str]]
 
 
 def names_there(filesystem: fsspec.AbstractFileSystem, path: str) -> list[str]:
-    """Names in a folder, without files that a killed writer left; the name of a file."""
+    """Returns the names in a folder, without files that a killed writer left. For a file, returns its own name."""
     if filesystem.isfile(path):
         return [path.rsplit("/", 1)[-1]]
     return [name for name in list_names(filesystem, path) if not _LEFT.fullmatch(name)]
@@ -39,9 +40,9 @@ def check_output(
     is_file: bool = False,
     advice: str = "choose another --out",
 ) -> None:
-    """Raises ConfigError if a command may not write `what` to a path or URL: it holds something else, or cannot be written. Makes nothing.
+    """Raises ConfigError if a command may not write `what` to a path or URL, because other content is there or because it is not writable. Makes nothing.
 
-    A link to a folder is followed. A link in place of a file, or a dangling link, is refused.
+    If the output is a folder, a link to a folder is followed and a dangling link is refused. If the output is a file, any link is refused.
     """
     filesystem, path = _opened(where)
     with one_line_errors(str(where), f"use this for {what}", ConfigError):
@@ -56,7 +57,7 @@ def check_output(
 
 
 def _obstacle(filesystem: fsspec.AbstractFileSystem, path: str, strangers: Strangers, *, is_file: bool) -> str | None:
-    """The reason not to write here; None: writing is fine."""
+    """Returns the reason why nothing may be written here; None if writing is allowed."""
     is_link, is_there = is_local(filesystem) and os.path.islink(path), filesystem.exists(path)
     if is_link and (is_file or not is_there):
         return "a link"
@@ -64,7 +65,7 @@ def _obstacle(filesystem: fsspec.AbstractFileSystem, path: str, strangers: Stran
         return None
     is_folder = filesystem.isdir(path)
     if is_file:
-        if not filesystem.isfile(path):  # a pipe or a device would be opened, and never end
+        if not filesystem.isfile(path):  # opening a pipe or a device might never return
             return "a folder" if is_folder else "no regular file"
         return "another file" if strangers(filesystem, path) else None
     if not is_folder:
@@ -75,7 +76,7 @@ def _obstacle(filesystem: fsspec.AbstractFileSystem, path: str, strangers: Stran
 
 
 def check_writable(folder: Path, advice: str) -> None:
-    """Raises ConfigError if a local folder, which need not exist, cannot be made or written. Makes nothing."""
+    """Raises ConfigError if a local folder cannot be written, or cannot be made if it does not exist. Makes nothing."""
     existing = existing_part(folder)
     if not existing.is_dir():
         raise ConfigError(f"{folder}: expected a folder, found that {existing} is a file; {advice}")
@@ -84,7 +85,7 @@ def check_writable(folder: Path, advice: str) -> None:
 
 
 def existing_part(path: Path) -> Path:
-    """The path if it exists, else the nearest existing folder above it."""
+    """Returns the path if it exists, else the nearest folder above it that exists."""
     existing = path.absolute()
     while not existing.exists() and existing != existing.parent:
         existing = existing.parent
@@ -93,7 +94,8 @@ def existing_part(path: Path) -> Path:
 
 @contextmanager
 def whole_folder(out: Path) -> Iterator[Path]:
-    """A folder to fill: it becomes `out` when the block ends; if the block raises, it is removed with its content. Call `check_output` first."""
+    """Yields a temporary folder for the block to fill. At the end of the block the folder is renamed to `out`. If the block raises, the folder is removed
+    with its content. Call `check_output` first."""
     target = out.resolve()  # a link to an empty folder is followed
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as scratch:
@@ -104,7 +106,7 @@ def whole_folder(out: Path) -> Iterator[Path]:
 
 
 def remove_ours(folder: str | Path, ours: re.Pattern[str]) -> None:
-    """Removes the files of a folder with names that match `ours`, and the folder if it is then empty. Raises OSError."""
+    """Removes the files in a folder whose names match `ours`, and then the folder if it is empty. Raises OSError."""
     filesystem, path = _opened(folder)
     paths = [f"{path}/{name}" for name in list_names(filesystem, path) if ours.fullmatch(name)]
     if is_object_store(filesystem):
@@ -118,12 +120,12 @@ def remove_ours(folder: str | Path, ours: re.Pattern[str]) -> None:
 
 
 def _opened(where: str | Path) -> tuple[fsspec.AbstractFileSystem, str]:
-    """A Path is local, whatever its name looks like."""
+    """Returns the filesystem and the path. A `Path` is always local, even if its name looks like a URL."""
     return (split_url("/")[0], os.path.abspath(where)) if isinstance(where, Path) else split_url(where)
 
 
 def remove_empty_folder(filesystem: fsspec.AbstractFileSystem, folder: str) -> None:
-    with suppress(OSError, NotImplementedError):  # the filesystem has no folders, or this folder is gone
+    with suppress(OSError, NotImplementedError):  # the filesystem has no folders, or another process has removed this folder
         filesystem.invalidate_cache(folder)
         if not filesystem.ls(folder, detail=False):  # some filesystems (HDFS) would remove a folder with its content
             filesystem.rmdir(folder)

@@ -1,4 +1,4 @@
-"""Requests to a filesystem that may be slow or unreachable for a while: repeated until a deadline, then refused in one line."""
+"""Repeats requests to a filesystem that may be slow or unreachable for a while. After a deadline, raises an error of one line."""
 
 import time
 from collections.abc import Callable
@@ -12,18 +12,18 @@ Result = TypeVar("Result")
 
 DEADLINE_S = 60.0
 _TRY_S = 20.0
-_ANSWERS = (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError)  # valid answers of a store
+_ANSWERS = (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError)  # these errors are valid answers of a store
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 5.0
 
 
 def retried(
     action: Callable[[], Result], where: str, what: str, deadline_s: float = DEADLINE_S, try_s: float = _TRY_S
 ) -> Result:
-    """The result of `action`, which is called again after a passing error of its filesystem, until the deadline.
+    """Returns the result of `action`. After a temporary error of the filesystem, calls `action` again until the deadline.
 
-    `where` and `what` name the action in errors: "s3://bucket/run: cannot write config.json". `try_s`: longest wait for one call; a call without an answer is
-    abandoned, so `action` may run twice at once. FileNotFoundError and FileExistsError are raised unchanged. Raises DeadlineError with the last error at the
-    deadline, FormatError for errors that another call would not mend.
+    `where` and `what` name the action in errors: "s3://bucket/run: cannot write config.json". `try_s`: longest wait for one call. A call without an answer
+    is abandoned, so `action` may run twice at the same time. FileNotFoundError and FileExistsError are raised unchanged. Raises DeadlineError, with the last
+    error, at the deadline; FormatError for an error that would occur again.
     """
     until, pause = time.monotonic() + deadline_s, _FIRST_PAUSE_S
     while True:
@@ -47,4 +47,4 @@ def retried(
 
 
 class _Refused(GraphmillError):
-    """Has a filesystem's error as its cause."""
+    """An error whose cause is an error of a filesystem."""

@@ -1,8 +1,8 @@
-"""Temporary folders with an owner: locked while their process lives, removed by the next process if it died.
+"""Makes temporary folders that are locked while their process lives. If the process dies, the next process removes its folders.
 
-The process holds a lock (flock) on the folder's file `owner`, and the lock ends with the process: a folder with a free lock is an orphan. A
-folder without that file, or of another user, is never touched. Do not use a filesystem whose locks only one machine sees (NFS with local locks): there,
-another machine's folder looks like an orphan.
+The process holds a lock (flock) on the file `owner` in the folder. The lock ends with the process, so a folder with a free lock is an orphan. A
+folder without the file `owner`, or of another user, is never touched. Do not use a filesystem whose locks are visible to one machine only (NFS with local
+locks): there, a folder of another machine looks like an orphan.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ _MADE = "[a-z0-9_]{8}"  # what tempfile appends
 
 @contextlib.contextmanager
 def owned(folder: Path) -> Iterator[None]:
-    """Holds the lock of a folder during the block, so that it is no orphan; the block may remove the folder."""
+    """Holds the lock of a folder during the block, so that the folder is not an orphan. The block may remove the folder."""
     lock = own(folder)
     try:
         yield
@@ -30,30 +30,31 @@ def owned(folder: Path) -> Iterator[None]:
 
 
 def own(folder: Path) -> int | None:
-    """Locks a folder until the file descriptor is closed or this process ends. None if the filesystem has no locks: then nobody removes the folder."""
+    """Locks a folder until the returned file descriptor is closed or this process ends. Returns None if the filesystem has no locks; no process removes
+    the folder then."""
     lock = os.open(folder / "new-owner", os.O_WRONLY | os.O_CREAT, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         os.close(lock)
         return None
-    (folder / "new-owner").rename(folder / _OWNER)  # visible from here on, and already locked
+    (folder / "new-owner").rename(folder / _OWNER)  # other processes see the file from here on, and it is already locked
     return lock
 
 
 def disown(folder: Path) -> None:
-    """Leaves the folder to the user: it does not become an orphan when this process ends."""
+    """Keeps the folder for the user: it does not become an orphan when this process ends."""
     (folder / _OWNER).unlink(missing_ok=True)
 
 
 def remove_orphans(parent: Path, prefix: str) -> None:
-    """Removes folders in `parent` that `tempfile` made with this prefix for processes that are gone."""
+    """Removes folders in `parent` that `tempfile` made with this prefix and whose processes have ended."""
     for folder in _orphans(parent, prefix):
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def _orphans(parent: Path, prefix: str) -> Iterator[Path]:
-    """Yields orphans; each is locked until the next is taken."""
+    """Yields the orphans. Each orphan is locked until the consumer takes the next."""
     pattern = re.compile(re.escape(prefix) + _MADE)
     try:
         folders = [Path(entry.path) for entry in os.scandir(parent) if pattern.fullmatch(entry.name)]
@@ -67,7 +68,7 @@ def _orphans(parent: Path, prefix: str) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _opened(folder: Path) -> Iterator[int]:
-    """The owner file of a folder, opened. Raises OSError unless both belong to this user and are a folder and a regular file."""
+    """Opens the file `owner` of a folder. Raises OSError unless the folder is a folder, the file is a regular file, and both belong to this user."""
     flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK
     held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:

@@ -1,4 +1,4 @@
-"""fsspec URLs: their filesystem and path."""
+"""Finds the filesystem and the path of an fsspec URL."""
 
 import functools
 import os
@@ -11,11 +11,11 @@ from graphmill.storage.filesystem.filesystem_errors import one_line, one_line_er
 
 
 def split_url(url: str) -> tuple[fsspec.AbstractFileSystem, str]:
-    """Filesystem and path of an fsspec URL; a plain path is local and made absolute.
+    """Returns filesystem and path of an fsspec URL. A plain path is local, and is made absolute.
 
     Raises FormatError if the URL's protocol is unknown or its fsspec package is not installed.
     """
-    if ":" not in url:  # a plain path: parsing by fsspec takes longer than reading a manifest
+    if ":" not in url:  # shortcut for a plain path: fsspec's parsing takes longer than reading a manifest
         filesystem = _local()
         return filesystem, os.path.normpath(filesystem._strip_protocol(url)).rstrip("/")
     try:
@@ -44,6 +44,6 @@ def is_local(filesystem: fsspec.AbstractFileSystem) -> bool:
 
 
 def absolute_url(url: str) -> str:
-    """The absolute form of a local path, since workers may run in another folder; other URLs unchanged."""
+    """Makes a local path absolute, because workers may run in another folder. Returns other URLs unchanged."""
     filesystem, path = split_url(url)
     return path if is_local(filesystem) else url
