@@ -151,7 +151,7 @@ class _Cache(NumbaCache):
         key = self._key(sig, target_context.codegen())
         overload = self._load(key, target_context)
         if overload is None and _NOT_BEGUN:
-            with suppress(OSError, DeadlineError):  # the filesystem has no locks, or the wait was too long: this process compiles the loop itself
+            with suppress(OSError, DeadlineError):  # no locks, or a timeout: this process compiles the loop itself
                 _NOT_BEGUN.pop().enter_context(locked(self.turn, _TURN_S))
             overload = self._load(key, target_context)
         return overload

@@ -85,7 +85,8 @@ def _typed(name: str, hint: Any, value: Any) -> Any:
         if not isinstance(value, tuple | list) and getattr(value, "ndim", 0) != 1:  # of arrays
             words = {int: "integers", float: "numbers"}.get(arguments[0], "words")
             raise refused(name, f"a tuple of {words}", value)
-        if not len(value) and get_origin(arguments[0]) is Annotated:  # a tuple with a bound must have at least one number
+        # a tuple with a bound must have at least one number
+        if not len(value) and get_origin(arguments[0]) is Annotated:
             raise refused(name, arguments[0].__metadata__[0].expected, value)
         return tuple(_typed(name, arguments[0], one) for one in value)
     elif isinstance(hint, type) and is_dataclass(hint) and not isinstance(value, hint):

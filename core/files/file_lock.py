@@ -24,7 +24,8 @@ def locked(path: Path, within_s: float) -> Iterator[None]:
         try:
             yield
         finally:
-            fcntl.flock(descriptor, fcntl.LOCK_UN)  # closing is not enough because a forked child may also have the descriptor
+            # closing is not enough because a forked child may also have the descriptor
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
     finally:
         os.close(descriptor)
 

@@ -10,7 +10,7 @@ def parse_object(text: str | bytes, where: str, advice: str = "repair the file o
     """Returns the object. Raises FormatError, with the file's name and the advice, if the text is not a JSON object."""
     try:
         value = json.loads(text)
-    except (ValueError, RecursionError) as error:  # text that is no JSON, a number with thousands of digits, or thousands of nested brackets
+    except (ValueError, RecursionError) as error:  # no JSON, or very long numbers or deep nesting
         raise FormatError(f"{where}: expected JSON, got broken text ({error}); {advice}") from None
     if not isinstance(value, dict):
         raise FormatError(f"{where}: expected an object, got {type(value).__name__}; {advice}")

@@ -57,7 +57,8 @@ def link_exclusively(source: Path, target: Path) -> bool:
     try:
         os.link(source, target)
     except FileExistsError:
-        if not os.path.samefile(source, target):  # both names are the same file: a network filesystem repeated a request that had succeeded
+        # both names are the same file: a network filesystem repeated a request that had succeeded
+        if not os.path.samefile(source, target):
             return False
     except FileNotFoundError:
         raise

@@ -19,7 +19,8 @@ from graphmill.storage.filesystem.filesystem_errors import one_line_errors
 from graphmill.storage.filesystem.object_stores import check_bucket, is_object_store, list_names
 from graphmill.storage.filesystem.urls import is_local, split_url
 
-_LEFT = re.compile(r"\..+\.[0-9a-f]{8}")  # files that a killed `write_durably` left: these names do not show which command wrote the folder
+# files that a killed `write_durably` left: these names do not show which command wrote the folder
+_LEFT = re.compile(r"\..+\.[0-9a-f]{8}")
 
 # Returns the names at an existing path that are not from Graphmill; empty if everything there may be replaced.
 Strangers = Callable[[fsspec.AbstractFileSystem, str], Sequence[str]]
@@ -125,7 +126,8 @@ def _opened(where: str | Path) -> tuple[fsspec.AbstractFileSystem, str]:
 
 
 def remove_empty_folder(filesystem: fsspec.AbstractFileSystem, folder: str) -> None:
-    with suppress(OSError, NotImplementedError):  # the filesystem has no folders, or another process has removed this folder
+    # the filesystem has no folders, or another process has removed this folder
+    with suppress(OSError, NotImplementedError):
         filesystem.invalidate_cache(folder)
         if not filesystem.ls(folder, detail=False):  # some filesystems (HDFS) would remove a folder with its content
             filesystem.rmdir(folder)

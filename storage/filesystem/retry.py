@@ -12,7 +12,8 @@ Result = TypeVar("Result")
 
 DEADLINE_S = 60.0
 _TRY_S = 20.0
-_ANSWERS = (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError)  # these errors are valid answers of a store
+# these errors are valid answers of a store
+_ANSWERS = (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError)
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 5.0
 
 

@@ -38,7 +38,8 @@ def own(folder: Path) -> int | None:
     except OSError:
         os.close(lock)
         return None
-    (folder / "new-owner").rename(folder / _OWNER)  # other processes see the file from here on, and it is already locked
+    # other processes see the file from here on, and it is already locked
+    (folder / "new-owner").rename(folder / _OWNER)
     return lock
 
 

@@ -1,1 +1,1 @@
-"""The bytes of a snapshot: manifests, Arrow files, feature rows, encodings, splits. Imports: storage.filesystem, core."""
+"""Defines the file formats of a snapshot: manifests, Arrow files, feature rows, encodings, splits. Imports: storage.filesystem, core."""

@@ -1,7 +1,7 @@
-"""Arrow IPC files of one record batch each: written with checksums, read back as numpy views without a copy.
+"""Writes Arrow IPC files of one record batch each, with checksums, and reads them as numpy views without a copy.
 
-Local files are memory-mapped, so all processes on a machine share their pages. Files of other filesystems are read into memory
-once, by their one owner. No compression, no pickle, no extension types.
+Local files are memory-mapped, so all processes on a machine share their pages. A file of another filesystem is read into memory
+once, by the one process that owns it. The files have no compression, no pickles and no extension types.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ from graphmill.storage.filesystem.urls import is_local
 
 
 def array_from_numpy(values: np.ndarray) -> pa.Array:
-    """Arrow array over the same memory: [n] → primitive, [n, d] → fixed-size list of d. The input must be C-contiguous."""
+    """Returns an Arrow array over the same memory: [n] → primitive, [n, d] → fixed-size list of d. The input must be C-contiguous."""
     flat = (
         pa.Array.from_buffers(
             pa.from_numpy_dtype(values.dtype),
@@ -35,7 +35,7 @@ def array_from_numpy(values: np.ndarray) -> pa.Array:
 
 
 def neighbor_lists(indptr: np.ndarray, columns: dict[str, np.ndarray]) -> pa.Array:
-    """Arrow large list whose offsets are `indptr` (int64) and whose values are a struct of `columns`, all without a copy."""
+    """Returns an Arrow large list without a copy. Its offsets are `indptr` (int64); its values are structs of `columns`."""
     values = pa.StructArray.from_arrays([array_from_numpy(column) for column in columns.values()], list(columns))
     return pa.LargeListArray.from_arrays(array_from_numpy(indptr), values)
 
@@ -62,10 +62,10 @@ def read_batch(
     num_rows: int | None = None,
     row_name: str = "rows",
 ) -> pa.RecordBatch:
-    """The file's record batch, memory-mapped if the file is local.
+    """Returns the file's record batch, memory-mapped if the file is local.
 
-    Checks size, Arrow structure and the number of rows (None: any number); `verify` also compares the SHA-256. Raises FormatError
-    that names file, expected and found.
+    Checks size, Arrow structure and the number of rows (None: any number); `verify` also compares the SHA-256. Raises a FormatError
+    that names the file, what was expected and what was found.
     """
     with one_line_errors(path, "read this file"):
         try:
@@ -91,7 +91,7 @@ def read_batch(
 
 
 def only_batch(source: pa.NativeFile, path: str, num_rows: int | None = None, row_name: str = "rows") -> pa.RecordBatch:
-    """The record batch of an opened file; `path` names it in errors. Raises as `read_batch`."""
+    """Returns the record batch of an opened file. `path` names the file in errors. Raises the errors of `read_batch`."""
     try:
         with pa.ipc.open_file(source) as reader:
             if reader.num_record_batches != 1:
@@ -115,7 +115,7 @@ def only_batch(source: pa.NativeFile, path: str, num_rows: int | None = None, ro
 
 
 def check_digest(content: bytes | pa.Buffer, entry: FileEntry, path: str) -> None:
-    """Raises FormatError if a file's content does not have the checksum of its entry."""
+    """Raises FormatError if the checksum of a file's content differs from the checksum in its entry."""
     digest = hashlib.sha256(content).hexdigest()
     if digest != entry.sha256:
         raise FormatError(f"{path}: expected sha256 {entry.sha256}, found {digest}; the file is corrupt")
@@ -128,7 +128,7 @@ def check_split_codes(codes: np.ndarray, most: int, path: str) -> None:
 
 
 def _fetched(filesystem: fsspec.AbstractFileSystem, path: str, num_bytes: int) -> pa.BufferReader:
-    """The file in memory, by one request. It asks for one more byte, which shows that a file is too long."""
+    """Reads the file into memory with one request. The request is for one byte more than expected, so that a file that is too long is noticed."""
     return pa.BufferReader(filesystem.cat_file(path, start=0, end=num_bytes + 1))
 
 
@@ -151,7 +151,7 @@ def list_column(batch: pa.RecordBatch, name: str, path: str) -> tuple[np.ndarray
 
 
 def struct_column(batch: pa.RecordBatch, name: str, path: str) -> tuple[np.ndarray, pa.RecordBatch]:
-    """Offsets and values of a column of lists of structs, as `list_column`."""
+    """Returns offsets and values of a column of lists of structs, like `list_column`."""
     pointers, values = list_column(batch, name, path)
     if not pa.types.is_struct(values.type):
         raise FormatError(f"{path}: column {name!r}: expected a list of structs, found one of {values.type}")
@@ -159,13 +159,13 @@ def struct_column(batch: pa.RecordBatch, name: str, path: str) -> tuple[np.ndarr
 
 
 def numpy_column(batch: pa.RecordBatch, name: str, dtype: str, path: str, width: int | None = None) -> np.ndarray:
-    """A column as a read-only numpy view: [n], or [n, width] for a fixed-size list. Raises FormatError on another type."""
+    """Returns a column as a read-only numpy view: [n], or [n, width] for a fixed-size list. Raises FormatError if the column has another type."""
     expected = pa.from_numpy_dtype(np.dtype(dtype))
     expected = expected if width is None else pa.list_(expected, width)
     index = batch.schema.get_field_index(name)
     kind = batch.schema.field(index).type if index >= 0 else None
     if kind is None or not kind.equals(expected):
-        # A list's child may be named "item" or "element"; only its value type and width matter.
+        # The child of a list may be named "item" or "element"; only the value type and the width of the list are compared.
         same = (
             kind is not None
             and width is not None
@@ -184,19 +184,19 @@ def numpy_column(batch: pa.RecordBatch, name: str, dtype: str, path: str, width:
     return view if width is None else view.reshape(-1, width)
 
 
-_VERSION = 4  # V5, of Arrow from 1.0 on; earlier versions noted compression elsewhere
-_END = 10  # bytes at the end of a file: the footer's length, and ARROW1
+_VERSION = 4  # metadata version V5, since Arrow 1.0; earlier versions recorded compression in another field
+_END = 10  # bytes at the end of a file: the footer's length (4) and "ARROW1" (6)
 
 
 def is_plain(file: memoryview) -> bool:
-    """Whether the first record batch has the current version and no compression, and no column has a dictionary. Raises struct.error for damage."""
+    """Whether the first record batch has the current version and no compression, and no column has a dictionary. Raises struct.error if the file is damaged."""
     end = len(file) - _END
     footer = _table(file, end - _number(file, "<i", end))
     dictionaries, batches = _field(file, footer, 2), _field(file, footer, 3)
     if batches is None or (dictionaries is not None and _number(file, "<I", _table(file, dictionaries))):
         return False
     start = _number(file, "<q", _table(file, batches) + 4)
-    # A mark and the message's length stand before the message.
+    # 8 bytes precede the message: a marker and the message's length.
     message = _table(file, start + 8)
     version, header = _field(file, message, 0), _field(file, message, 2)
     if version is None or header is None or _number(file, "<h", version) != _VERSION:
@@ -205,19 +205,19 @@ def is_plain(file: memoryview) -> bool:
 
 
 def _number(file: memoryview, form: str, place: int) -> int:
-    if place < 0:  # struct would count from the end
+    if place < 0:  # struct would count a negative position from the end
         raise struct.error(f"a place before the file's beginning, {place}")
     (number,) = struct.unpack_from(form, file, place)
     return int(number)
 
 
 def _table(file: memoryview, place: int) -> int:
-    """The place that the offset at `place` points to."""
+    """Returns the position to which the offset at `place` points."""
     return place + _number(file, "<I", place)
 
 
 def _field(file: memoryview, table: int, index: int) -> int | None:
-    """The place of a table's field; None if it has its default."""
+    """Returns the position of a table's field; None if the field has its default value."""
     fields = table - _number(file, "<i", table)
     place = 4 + 2 * index
     offset = _number(file, "<H", fields + place) if place < _number(file, "<H", fields) else 0

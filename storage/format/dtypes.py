@@ -1,4 +1,4 @@
-"""Types of stored feature rows."""
+"""Defines the types of stored feature rows."""
 
 from typing import Literal
 

@@ -1,4 +1,4 @@
-"""Names of stored encodings: `laplacian-16-smallest`, `rwse-20`."""
+"""Parses the names of stored encodings, such as `laplacian-16-smallest` and `rwse-20`."""
 
 import re
 from dataclasses import dataclass
@@ -11,12 +11,12 @@ _NAME = re.compile(r"laplacian-([1-9]\d{0,3})-(smallest|both_ends)|rwse-([1-9]\d
 
 @dataclass(frozen=True)
 class EncodingOptions:
-    """Options of one encoding; its name says them all."""
+    """The options of one encoding. Its name contains all of them."""
 
     kind: Literal["laplacian", "rwse"] = "laplacian"
-    """Eigenvectors of the normalised Laplacian, or return probabilities of random walks."""
+    """laplacian: eigenvectors of the normalised Laplacian; rwse: return probabilities of random walks."""
     dim: int = 16
-    """Eigenvectors, or steps of the walk."""
+    """Number of eigenvectors, or of steps of the walk."""
     which: Literal["smallest", "both_ends"] = "smallest"
     """Which eigenvectors: the `dim` smallest, or half of them from each end of the spectrum."""
 
@@ -34,7 +34,7 @@ class EncodingOptions:
 
 
 def parse_encoding_name(name: str) -> EncodingOptions:
-    """The options of this name. Raises ConfigError if it is no name of an encoding."""
+    """Returns the options of the encoding with this name. Raises ConfigError if the name is not the name of an encoding."""
     match = _NAME.fullmatch(name)
     if match is None:
         raise ConfigError(
@@ -47,17 +47,17 @@ def parse_encoding_name(name: str) -> EncodingOptions:
 
 
 def encoding_dim(name: str) -> int:
-    """Number of columns of the encoding with this name. Raises as `parse_encoding_name`."""
+    """Number of columns of the encoding with this name. Raises the errors of `parse_encoding_name`."""
     return parse_encoding_name(name).dim
 
 
 def encoding_columns(names: tuple[str, ...]) -> int:
-    """Number of columns of these encodings side by side."""
+    """Number of columns of all these encodings together."""
     return sum(encoding_dim(name) for name in names)
 
 
 def split_encodings(encoding: Any, names: tuple[str, ...]) -> dict[str, Any]:
-    """The columns of each name, as views of an array or tensor [n, encoding_columns(names)]."""
+    """Splits an array or tensor [n, encoding_columns(names)] into the columns of each encoding, as views by name."""
     columns, start = {}, 0
     for name in names:
         columns[name] = encoding[:, start : start + encoding_dim(name)]
@@ -66,7 +66,7 @@ def split_encodings(encoding: Any, names: tuple[str, ...]) -> dict[str, Any]:
 
 
 def check_encoding_names(names: tuple[str, ...]) -> None:
-    """Raises ConfigError unless these are distinct names of encodings."""
+    """Raises ConfigError unless all names are distinct and are names of encodings."""
     if len(set(names)) < len(names):
         raise ConfigError(f"encodings: expected each name once, got {names}")
     for name in names:

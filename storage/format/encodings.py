@@ -1,10 +1,11 @@
-"""Stored encodings: float32 rows for the nodes of a stored graph, computed once and then found by name.
+"""Stores encodings: float32 rows for the nodes of a stored graph. They are computed once and then read by name.
 
     data/<snapshot>/part-00000/encodings/<name>.arrow    the rows of the partition's nodes, one fixed-size list each; in a typed graph
                                                          part-00000/<type>/encodings/<name>.arrow, for every type
 
-Storing an encoding publishes a new snapshot: the files of the previous snapshot, and the encoding's files. A name (`laplacian-16-smallest`, `rwse-20`) means
-the same for every graph and partitioning. A graph that is ingested again with the same content keeps its encodings; with other content it has none.
+Storing an encoding publishes a new snapshot with the files of the previous snapshot and the encoding's files. A name (`laplacian-16-smallest`, `rwse-20`)
+has the same meaning for every graph and partitioning. If a graph is ingested again with the same content, it keeps its encodings; with other content, it
+loses them.
 """
 
 from collections.abc import Iterator, Mapping
@@ -17,12 +18,12 @@ from graphmill.storage.format.arrow_files import numpy_column, read_batch
 from graphmill.storage.format.encoding_names import _NAME, encoding_dim, parse_encoding_name
 from graphmill.storage.format.manifest import EncodingEntry, Manifest
 
-ALGORITHM_VERSION = 1  # of every stored encoding: raise it if the same options give other rows
+ALGORITHM_VERSION = 1  # version of every stored encoding: raise it if a change of the code gives other rows for the same options
 COLUMN = "encoding"
 
 
 class StoredFiles(Protocol):
-    """The manifest and the files of a graph, or of a part of one (`graphmill.storage.graph.GraphSnapshot`)."""
+    """The manifest and the files of a graph or of a part of a graph (`graphmill.storage.graph.GraphSnapshot`)."""
 
     @property
     def manifest(self) -> Manifest: ...
@@ -38,14 +39,14 @@ class StoredFiles(Protocol):
 
 
 def find_encoding(graph: StoredFiles, name: str) -> EncodingEntry | None:
-    """The stored encoding of this name, or None if there is none of this version. Raises ConfigError if it is no name of an encoding."""
+    """Returns the stored encoding of this name; None if none is stored in this version. Raises ConfigError if the name is not the name of an encoding."""
     parse_encoding_name(name)
     entry = graph.manifest.encodings.get(name)
     return entry if entry is not None and entry.version == ALGORITHM_VERSION else None
 
 
 def stored_encodings(graph: StoredFiles) -> dict[str, EncodingEntry]:
-    """The stored encodings of this version, by name, ascending."""
+    """Returns the stored encodings of this version, by name, in ascending order of names."""
     named = {name: find_encoding(graph, name) for name in sorted(graph.manifest.encodings) if _NAME.fullmatch(name)}
     return {name: entry for name, entry in named.items() if entry is not None}
 
@@ -53,7 +54,7 @@ def stored_encodings(graph: StoredFiles) -> dict[str, EncodingEntry]:
 def read_encoding(
     graph: StoredFiles, name: str, entry: EncodingEntry, partition: int, *, verify: bool = False
 ) -> np.ndarray:
-    """float32 [num_owned, dim]: the rows of a partition's nodes, a read-only view of the mapped file.
+    """float32 [num_owned, dim]: the rows of the nodes of a partition, as a read-only view of the mapped file.
 
     Raises FormatError if the file is missing, truncated, or does not fit; with `verify`, also if its checksum does not match.
     """
@@ -67,7 +68,7 @@ def read_encoding(
 class StoredEncodings(Mapping[str, np.ndarray]):
     """The encodings of one partition's nodes by name, float32 [num_owned, dim] each, mapped at first use.
 
-    Raises KeyError for an encoding that the graph's snapshot lacks, FormatError for a damaged file. Thread-safe.
+    Raises KeyError for an encoding that the graph's snapshot does not have, FormatError for a damaged file. Thread-safe.
     """
 
     def __init__(self, graph: StoredFiles, partition: int, *, verify: bool = False) -> None:

@@ -1,7 +1,7 @@
-"""The layout of node features in files and messages: all rows of a graph have the same number of bytes.
+"""Defines the layout of node features in files and messages: all rows of a graph have the same number of bytes.
 
-So a row is found, copied, cached and counted by its number alone. It becomes float32 when it is put into a batch
-(`graphmill.samplers.kernels.features`). docs/decisions/0055-feature-rows-travel-as-stored.md says why rows have one size.
+Therefore only the row's index is needed to find, copy, cache and count a row. A row becomes float32 when it is put into a batch
+(`graphmill.samplers.kernels.features`). docs/decisions/0055-feature-rows-travel-as-stored.md explains why rows have one size.
 """
 
 from dataclasses import dataclass
@@ -15,20 +15,20 @@ from graphmill.storage.format.dtypes import FeatureDtype
 
 FeatureLayout = Literal["dense", "bits", "indices", "entries"]
 MAX_INT8 = 127
-SCALE_BYTES = 4  # the float32 scale of an int8 row, before its numbers
+SCALE_BYTES = 4  # bytes of the float32 scale of an int8 row; the scale comes before the numbers
 
 
 @dataclass(frozen=True)
 class FeatureRows:
-    """The type of the numbers, and the layout of a row:
+    """The type of the numbers and the layout of a row. The layouts are:
 
     - `dense`: all numbers. An int8 row x is its scale s = max |x| / 127 and the integers q nearest to x / s. It reads as s · q, so
       |x - s · q| ≤ max |x| / 254, apart from the rounding of s and s · q in float32 (about 1e-7 · max |x|).
-    - `bits`: for rows of 0 and 1 only: a bit for each column.
-    - `indices`: for rows of 0 and 1 only: the columns of the ones.
-    - `entries`: the nonzero numbers, then their columns.
+    - `bits`: a bit for each column; only for rows of 0 and 1.
+    - `indices`: the column numbers of the ones; only for rows of 0 and 1.
+    - `entries`: the nonzero numbers, then their column numbers.
 
-    `indices` and `entries` have room for `slots` numbers, as many as the fullest row has; the column `dim` ends a shorter row.
+    `indices` and `entries` have room for `slots` numbers, as many as the fullest row has. A shorter row ends with the column number `dim`.
     """
 
     dim: int
@@ -69,7 +69,7 @@ class FeatureRows:
         return self.stored_width * self.stored_dtype.itemsize
 
     def check(self, rows: np.ndarray) -> np.ndarray:
-        """The rows. Raises ConfigError if they do not have this layout."""
+        """Returns the rows. Raises ConfigError if they do not have this layout."""
         if rows.ndim != 2 or rows.shape[1] != self.stored_width or rows.dtype != self.stored_dtype:
             raise ConfigError(
                 f"expected feature rows of {self.stored_width} {self.stored_dtype}, got {rows.dtype} of shape {rows.shape}"
@@ -77,7 +77,7 @@ class FeatureRows:
         return rows
 
     def encode(self, numbers: np.ndarray) -> np.ndarray:
-        """float32 [n, dim] as stored rows [n, stored_width]. The caller ensures that the layout can hold the numbers (`smallest_rows`)."""
+        """Converts float32 [n, dim] to stored rows [n, stored_width]. The caller must choose a layout that can hold the numbers (`smallest_rows`)."""
         if self.layout == "bits":
             return np.packbits(numbers != 0, axis=1, bitorder="little")
         if self.layout == "dense":
@@ -95,7 +95,7 @@ class FeatureRows:
         return np.concatenate([values.view(np.uint8), columns.view(np.uint8)], axis=1)
 
     def decode(self, rows: np.ndarray) -> np.ndarray:
-        """float32 [n, dim] of stored rows."""
+        """Converts stored rows to float32 [n, dim]."""
         rows = np.ascontiguousarray(self.check(rows))
         if self.layout == "bits":
             return np.unpackbits(rows, axis=1, count=self.dim, bitorder="little").astype(np.float32)
@@ -113,7 +113,7 @@ class FeatureRows:
 
 
 def smallest_rows(dim: int, dtype: FeatureDtype, most_nonzero: int, *, only_zero_or_one: bool) -> FeatureRows:
-    """The lossless layout with the fewest bytes, the simpler of two equals; `most_nonzero`: nonzero numbers of the fullest row."""
+    """Returns the lossless layout with the fewest bytes; of two equal layouts the simpler. `most_nonzero`: count of nonzero numbers in the fullest row."""
     layouts = [FeatureRows(dim, dtype)]
     if only_zero_or_one:
         layouts.append(FeatureRows(dim, dtype, "bits"))
@@ -147,7 +147,7 @@ def _as_int8(numbers: np.ndarray) -> np.ndarray:
     rows = np.empty((len(numbers), SCALE_BYTES + numbers.shape[1]), np.uint8)
     scale = (np.abs(numbers).max(axis=1, initial=0) / np.float32(MAX_INT8)).astype(np.float32)
     rows[:, :SCALE_BYTES] = scale[:, None].view(np.uint8)
-    # A scale of 0: a row of zeros, or of numbers below the accuracy of float32.
+    # The scale is 0 if all numbers of the row are 0 or below the accuracy of float32.
     steps = numbers / np.where(scale > 0, scale, 1)[:, None]
     rows[:, SCALE_BYTES:] = np.rint(steps).clip(-MAX_INT8, MAX_INT8).astype(np.int8).view(np.uint8)
     return rows

@@ -30,15 +30,15 @@ _FEATURE_DTYPES = ("uint8", "int16", "int32", "int64", "float16", "float32")
 
 @dataclass(frozen=True)
 class RowSchema:
-    """The features of nodes, or of edges."""
+    """The schema of the features of nodes or of edges."""
 
     dim: int = 0
     dtype: str | None = None
-    categories: tuple[int, ...] = ()  # if all columns are categories: the size of each column's vocabulary
+    categories: tuple[int, ...] = ()  # size of each column's vocabulary, if all columns are categories
 
     @property
     def holds_numbers(self) -> bool:
-        """Whether its columns are real numbers."""
+        """Whether the columns are real numbers."""
         return self.dtype in ("float16", "float32") and not self.categories
 
 
@@ -52,22 +52,23 @@ class GraphSetManifest:
     name: str
     num_graphs: int
     num_nodes: int
-    num_edges: int  # directed: an undirected bond counts twice
+    num_edges: int  # directed edges: an undirected bond counts twice
     graph_offsets: tuple[int, ...]  # shard s holds the graphs [offsets[s], offsets[s + 1])
     node: RowSchema = NO_FEATURES
     edge: RowSchema = NO_FEATURES
-    index_dtype: str = "uint16"  # of an edge's ends, which are positions within their graph
+    index_dtype: str = "uint16"  # dtype of an edge's ends, which are positions within the edge's graph
     target_names: tuple[str, ...] = ()
     split_names: tuple[str, ...] = ()  # code c of a graph's split is names[c - 1]; 0: no split
     labelled: str | None = None  # "nodes": nodes have classes; "pairs": some pairs of nodes have a label, 0 or 1
     num_classes: int | None = None  # of labelled nodes
-    class_names: tuple[str, ...] = ()  # of the classes of nodes, or of the only target; empty: numbers name them
+    # names of the classes of nodes, or of the classes of the only target; empty: classes have only numbers
+    class_names: tuple[str, ...] = ()
     id_kind: str | None = None  # type of the graphs' ids in the source, "number" or "string"; None: rows are the ids
-    num_rejected: int = 0  # rows of the source that are no graph; rejects.csv lists them
-    statistics: GraphSetStatistics | None = None  # None: made by hand, not by the writer
+    num_rejected: int = 0  # count of the source's rows that are not graphs; rejects.csv lists them
+    statistics: GraphSetStatistics | None = None  # None: the manifest was made by hand, not by the writer
     files: Mapping[str, FileEntry] = field(default_factory=dict)
     provenance: Mapping[str, str] = field(default_factory=dict)
-    snapshot: int = 0  # its number; 0: not published yet
+    snapshot: int = 0  # number of the snapshot; 0: not published yet
     created: float = 0.0  # seconds since 1970, by the writer's clock
     origin: str | None = None  # if this is a copy on a host's disk: the url of the original set
 
@@ -77,14 +78,14 @@ class GraphSetManifest:
 
     @property
     def measured(self) -> GraphSetStatistics:
-        """The statistics. Raises FormatError if the manifest has none: then it was made by hand."""
+        """Returns the statistics. Raises FormatError if the manifest has none, because it was made by hand."""
         if self.statistics is None:
             raise FormatError(f"{self.name}: expected statistics in the manifest, found none; ingest the graphs again")
         return self.statistics
 
     @property
     def content_hash(self) -> str:
-        """As `Manifest.content_hash`: equal if and only if the stored bytes are equal."""
+        """A hash like `Manifest.content_hash`: equal if and only if the stored bytes are equal."""
         return hash_of_files(self.files)
 
     def to_json(self) -> str:
@@ -99,12 +100,12 @@ class GraphSetManifest:
 
 @dataclass(frozen=True)
 class Reject:
-    """A row of the source that is no graph."""
+    """A row of the source that is not a graph."""
 
-    line: int  # in the source's file, from 1
+    line: int  # line number in the source's file, from 1
     text: str
     reason: str
-    split: int = 0  # code of its split; 0: none or unknown
+    split: int = 0  # code of the row's split; 0: none or unknown
 
 
 def shard_file(shard: int) -> str:
@@ -112,13 +113,13 @@ def shard_file(shard: int) -> str:
 
 
 def parse_any_manifest(text: str, where: str) -> Manifest | GraphSetManifest:
-    """Manifest of one graph or of a set, from its JSON text; `where` names the file in errors. Raises FormatError for anything else."""
+    """Parses the manifest of one graph or of a set from its JSON text. `where` names the file in errors. Raises FormatError for any other text."""
     reader = ManifestReader(text, where)
     return _read_set(reader) if reader.kind == MANY_GRAPHS else read_graph_manifest(reader)
 
 
 def parse_graph_set_manifest(text: str, where: str) -> GraphSetManifest:
-    """As `parse_any_manifest`, for a set only."""
+    """Like `parse_any_manifest`, but only for a set."""
     return _read_set(ManifestReader(text, where))
 
 
@@ -161,7 +162,7 @@ def _read_set(reader: ManifestReader) -> GraphSetManifest:
         if name not in manifest.files:
             reader.fail("files", f"an entry for {name}", "none")
     num_bytes = sum(entry.num_bytes for entry in manifest.files.values())
-    # Each takes at least a byte, except nodes without features.
+    # Each item takes at least one byte, except nodes without features.
     no_bytes = manifest.num_graphs * (int(np.iinfo(manifest.index_dtype).max) + 1)
     most = dict.fromkeys(("num_graphs", "num_edges", "num_rejected"), num_bytes)
     most["num_nodes"] = num_bytes if manifest.node.dim else no_bytes

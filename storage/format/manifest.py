@@ -1,12 +1,12 @@
 """The manifest of one snapshot of a stored graph: the content of its Arrow partitions, and checksums of all files.
 
-It is the last file written and the first file read. Parsing trusts nothing: every field's type and range is checked, and file
-names must fit the format, so a manifest cannot point outside its graph's folder.
+The manifest is the last file that is written and the first that is read. Parsing checks the type and range of every field. File names must
+match the format, so a manifest cannot refer to files outside its graph's folder.
 
-`node_types` and `edge_types` are tables: a plain graph has one row in each, a typed graph a row for each type of nodes and each relation. `requires` names
-features that a reader must support to read the graph at all. A partition of a typed graph has a folder for each type and each relation,
-`part-00000/paper/nodes.arrow` and `part-00000/author--writes--paper/topology.arrow`; a stored encoding has a file for each type. A part, that is a type, or a
-relation with its target type, is read as a separate graph (`Manifest.of_part`).
+`node_types` and `edge_types` are tables. A plain graph has one row in each table. A typed graph has a row for each type of nodes and for each relation.
+`requires` lists features that a reader must support to read the graph. A partition of a typed graph has a folder for each type and each relation, for example
+`part-00000/paper/nodes.arrow` and `part-00000/author--writes--paper/topology.arrow`. A stored encoding has a file for each type. A part is a type, or a
+relation with its target type. It is read as a separate graph (`Manifest.of_part`).
 """
 
 import hashlib
@@ -39,7 +39,7 @@ ONE_GRAPH = "one-graph"
 NODE, EDGE = "node", Relation("node", "edge", "node")  # the only type and the only relation of a plain graph
 
 NAME = r"[A-Za-z0-9_](?:[A-Za-z0-9_.]|-(?=[A-Za-z0-9_.])){0,63}"  # contains no "--", which separates names
-PART_NAME = rf"{NAME}(?:--{NAME}){{0,2}}"  # the folder of a type or of a relation
+PART_NAME = rf"{NAME}(?:--{NAME}){{0,2}}"  # pattern of the folder of a type or a relation
 _FILE_NAME = re.compile(r"part-\d{5}/(topology|out_topology|nodes|ids|features|edges|links)\.arrow")
 _TYPED_FILE_NAME = re.compile(
     rf"part-\d{{5}}/(?:{NAME}/(?:nodes|ids|features)|{NAME}(?:--{NAME}){{2}}/(?:topology|out_topology|edges|links))\.arrow"
@@ -53,30 +53,30 @@ LABEL_DTYPES = {"class": "int64", "answers": "int8", "value": "float32", "values
 class EncodingEntry:
     """One stored encoding of the graph's nodes."""
 
-    version: int  # of the algorithm that made it
-    # One for each partition; in a typed graph one for each partition and type.
+    version: int  # version of the algorithm that made it
+    # One file for each partition; in a typed graph one file for each partition and type.
     files: Mapping[str, FileEntry] = field(default_factory=dict)
     provenance: Mapping[str, str] = field(default_factory=dict)  # laplacian: the eigenvalues, separated by spaces
 
     def files_of(self, partition: int) -> list[FileEntry]:
-        """The partition's file; in a typed graph its files, one for each type."""
+        """Returns the file of this partition; in a typed graph its files, one for each type."""
         return [each for name, each in self.files.items() if name.startswith(f"{partition_dir(partition)}/")]
 
     def of_part(self, name: str) -> "EncodingEntry":
-        """The encoding of one type of a typed graph, with the file names of a plain graph. A relation has no files."""
+        """Returns the encoding of one type of a typed graph, with the file names of a plain graph. For a relation it has no files."""
         own = {file: each for file, each in self.files.items() if file.split("/")[1] == name}
         return replace(self, files={file.replace(f"/{name}/", "/", 1): each for file, each in own.items()})
 
 
 @dataclass(frozen=True)
 class StoredLinks:
-    """Counts of the links that are held out from the edges (`graphmill.storage.ingestion.held_out_links`), by split code."""
+    """Counts, by split code, of the links that are held out from the edges (`graphmill.storage.ingestion.held_out_links`)."""
 
     positives: tuple[int, ...]
-    negatives: tuple[int, ...]  # pairs that are no links, shared by all links of a split
+    negatives: tuple[int, ...]  # pairs that are not links; all links of a split share them
     listed: tuple[int, ...]  # entries in the lists of negatives of single links
-    digest: str  # of all links; does not depend on partitions
-    reverse: str = ""  # the relation with the reverses of these edges; empty: none, or a plain graph
+    digest: str  # digest of all links; does not depend on partitions
+    reverse: str = ""  # the relation with the reverses of these edges; empty: no such relation, or a plain graph
 
     def to_tree(self) -> dict[str, Any]:
         return {name: value for name, value in asdict(self).items() if value != ""}
@@ -90,11 +90,11 @@ class GraphPart:
     """A part of a typed graph: the nodes of one type, or the edges of one relation with their targets' columns."""
 
     name: str  # "paper", or "author--writes--paper"
-    num_sources: int | None  # nodes of a relation's source type; None: the part is a type, without lists of edges
+    num_sources: int | None  # count of nodes of a relation's source type; None: the part is a type and has no lists of edges
 
 
 class Tables(NamedTuple):
-    """The rows of a typed graph: manifests without files. A relation's row also has the fields of its target type."""
+    """The rows of a typed graph's tables, each as a manifest without files. The row of a relation also has the fields of its target type."""
 
     node_types: dict[str, "Manifest"]
     edge_types: dict[Relation, "Manifest"]
@@ -103,47 +103,49 @@ class Tables(NamedTuple):
 @dataclass(frozen=True)
 class Manifest:
     """Counts, schema, partition offsets, files with checksums, and the graph's origin. In a typed graph counts and offsets are sums over all
-    types and relations; their schemas are in `node_types` and `edge_types`."""
+    types and relations. The schemas of types and relations are in `node_types` and `edge_types`."""
 
     name: str
     num_nodes: int
     num_edges: int
     partition_offsets: tuple[int, ...]  # partition p owns the ids [offsets[p], offsets[p + 1])
-    num_groups: int = 0  # locality groups of nodes; 0: none are stored
+    num_groups: int = 0  # count of locality groups of nodes; 0: none are stored
     feature_dim: int = 0
-    feature_columns: tuple[FeatureColumn, ...] = ()  # columns of a table; empty: an array, or an older graph
+    # columns of the table that gave the features; empty: an array gave them, or an older version made the graph
+    feature_columns: tuple[FeatureColumn, ...] = ()
     feature_dtype: FeatureDtype | None = None
-    feature_layout: FeatureLayout = "dense"  # of the stored rows (`graphmill.storage.format.feature_rows`)
+    feature_layout: FeatureLayout = "dense"  # layout of the stored rows (`graphmill.storage.format.feature_rows`)
     feature_slots: int = 0
     edge_feature_dim: int = 0
-    # Names of the relations of a knowledge graph: an edge's one feature is the number of its relation.
+    # Names of the relations of a knowledge graph. Each edge has one feature: the number of its relation.
     relations: tuple[str, ...] = ()
     has_edge_id: bool = False
     has_edge_weight: bool = False
-    has_edge_time: bool = False  # lists ascend in (time, original id) and not in original id alone
+    has_edge_time: bool = False  # neighbor lists ascend in (time, original id) instead of original id
     has_node_time: bool = False
     id_kind: str = "int64"  # or "string": ids.arrow has the source's ids, and a permanent id is a row in the source
     symmetric: bool = False  # every edge has its reverse: lists of in-edges serve as lists of out-edges
-    has_out_edges: bool = False  # lists of out-edges are stored, too
+    has_out_edges: bool = False  # lists of out-edges are also stored
     label_kind: str | None = None  # "class", "answers" (several yes or no), "value", "values" or None
-    num_classes: int | None = None  # or the number of answers or values
-    class_names: tuple[str, ...] = ()  # in the order of the classes, answers or values; empty: numbers name them
+    num_classes: int | None = None  # number of classes, answers or values
+    # names in the order of the classes, answers or values; empty: they have only numbers
+    class_names: tuple[str, ...] = ()
     num_split_sets: int = 0
     links: StoredLinks | None = None  # None: no edge was held out
-    # None: made by hand, not by ingestion; a reader: not parsed yet (`measured`)
+    # None: the manifest was made by hand, not by ingestion; a reader: not parsed yet (`measured`)
     statistics: "GraphStatistics | ManifestReader | None" = field(default=None, compare=False, repr=False)
     files: Mapping[str, FileEntry] = field(default_factory=dict, repr=False)
     provenance: Mapping[str, str] = field(default_factory=dict, repr=False)
     encodings: Mapping[str, EncodingEntry] = field(default_factory=dict, repr=False)
-    snapshot: int = 0  # its number; 0: not published yet
+    snapshot: int = 0  # number of the snapshot; 0: not published yet
     created: float = 0.0  # seconds since 1970, by the writer's clock
     origin: str | None = None  # if this is a copy, which may lack partitions: the url of the complete graph
-    part: GraphPart | None = None  # the part of a typed graph that this describes; None: a whole graph
+    part: GraphPart | None = None  # the part of a typed graph that this manifest describes; None: a whole graph
     tables: Tables | None = field(default=None, repr=False)  # None: a plain graph, or a part of a typed graph
 
     @classmethod
     def of_tables(cls, name: str, tables: Tables, **others: Any) -> "Manifest":
-        """The manifest of a typed graph; `others`: fields that belong to the whole graph."""
+        """Makes the manifest of a typed graph. `others`: the fields of the whole graph."""
         types = tables.node_types.values()
         return cls(
             name,
@@ -160,17 +162,17 @@ class Manifest:
 
     @property
     def node_types(self) -> Mapping[str, "Manifest"]:
-        """The rows of the types of nodes; a plain graph is one type."""
+        """The rows of the types of nodes; a plain graph has one type."""
         return {NODE: self} if self.tables is None else self.tables.node_types
 
     @property
     def edge_types(self) -> Mapping[Relation, "Manifest"]:
-        """The rows of the relations; a plain graph is one relation."""
+        """The rows of the relations; a plain graph has one relation."""
         return {EDGE: self} if self.tables is None else self.tables.edge_types
 
     @property
     def rows(self) -> dict[str, "Manifest"]:
-        """All rows by name of their part; a plain graph is one part with an empty name."""
+        """All rows by the name of the part; a plain graph has one part with an empty name."""
         if self.tables is None:
             return {"": self}
         return {**self.node_types, **{str(relation): row for relation, row in self.edge_types.items()}}
@@ -188,7 +190,7 @@ class Manifest:
         )
 
     def stored_names(self, part: str) -> dict[str, str]:
-        """File names of a part: as in a plain graph → as stored."""
+        """Maps the file names that a part has as a plain graph to its stored file names."""
         row, nodes, names = self.rows[part], part.rpartition("--")[2], {}
         for partition in range(self.num_partitions):
             for short in expected_files(row, partition):
@@ -208,7 +210,7 @@ class Manifest:
         return sorted(f"{name} {row.measured.graph_digest}\n" for name, row in self.rows.items())
 
     def data_digest(self, node_type: str, split_set: int) -> str:
-        """Digest of all data that training on this type's nodes reads, as independent as `graph_digest`."""
+        """Digest of all data that training on this type's nodes reads. Like `graph_digest`, it does not depend on partitions or on the order of types."""
         parts = self._part_digests
         of_type = self.node_types[node_type].measured.data_digest(split_set)
         return hashlib.sha256("".join([*parts, of_type]).encode()).hexdigest()[: len(of_type)]
@@ -220,12 +222,12 @@ class Manifest:
 
     @property
     def num_sources(self) -> int:
-        """Number of nodes that neighbor ids refer to: the graph's nodes, or in a relation the nodes of its source type."""
+        """Number of nodes that neighbor ids refer to: the nodes of the graph, or for a relation the nodes of its source type."""
         return self.num_nodes if self.part is None or self.part.num_sources is None else self.part.num_sources
 
     @property
     def is_one_type(self) -> bool:
-        """Whether neighbors have the same type as the nodes with the lists, as in a plain graph."""
+        """Whether the neighbors in a list have the same type as the node that has the list, like in a plain graph."""
         return self.part is None or len({*self.part.name.split("--")[::2]}) == 1
 
     @property
@@ -245,7 +247,7 @@ class Manifest:
 
     @cached_property
     def measured(self) -> GraphStatistics:
-        """The statistics, parsed at first use, which takes as long as opening the graph.
+        """The statistics, parsed at first use because parsing takes as long as opening the graph.
 
         Raises FormatError if they are damaged, or if the manifest has none because ingestion did not make it.
         """
@@ -299,7 +301,7 @@ class Manifest:
 
     @property
     def requires(self) -> list[str]:
-        """Features that a reader must support beyond graphs of 0.2."""
+        """Features that a reader must support in addition to those of graphs of version 0.2."""
         if self.is_typed:
             of_rows = sorted({name for row in self.rows.values() for name in row.requires})
             has_out_edges = any(row.has_out_edges for row in self.edge_types.values())
@@ -329,7 +331,7 @@ def _entries(files: Mapping[str, FileEntry]) -> dict[str, dict[str, Any]]:
 
 
 def manifest_json(kind: str, manifest: Any, fields: Mapping[str, Any], requires: Sequence[str] = ()) -> str:
-    """The text of a manifest of this kind: a header, the fields of the kind, provenance, files."""
+    """Returns the text of a manifest of this kind: a header, the fields of the kind, provenance, files."""
     header = {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
@@ -345,7 +347,7 @@ def manifest_json(kind: str, manifest: Any, fields: Mapping[str, Any], requires:
 
 @dataclass(frozen=True)
 class SnapshotHead:
-    """The common fields of manifests of all kinds."""
+    """Reads the fields that manifests of all kinds have."""
 
     kind: str
     snapshot: int
@@ -354,7 +356,7 @@ class SnapshotHead:
 
 
 def parse_head(text: str, where: str) -> SnapshotHead:
-    """The head of a manifest of any kind. Raises FormatError if the text is no manifest."""
+    """Reads the header of a manifest of any kind. Raises FormatError if the text is no manifest."""
     reader = ManifestReader(text, where)
     tables = [reader, *reader.members("encodings", optional=True).values()]
     paths = frozenset(path for table in tables for path in table.paths())
@@ -366,12 +368,12 @@ def partition_dir(partition: int) -> str:
 
 
 def parse_manifest(text: str, where: str) -> Manifest:
-    """The manifest of one graph, plain or typed, from its JSON text; `where` names the file in errors. Raises as `read_graph_manifest`."""
+    """Parses the manifest of one graph, plain or typed, from its JSON text. `where` names the file in errors. Raises the errors of `read_graph_manifest`."""
     return read_graph_manifest(ManifestReader(text, where))
 
 
 def read_graph_manifest(reader: ManifestReader) -> Manifest:
-    """The manifest of one graph. Raises FormatError if any field is wrong; statistics are checked later, by `Manifest.measured`."""
+    """Reads the manifest of one graph. Raises FormatError if any field is wrong. The statistics are checked later, by `Manifest.measured`."""
     reader.check_kind(ONE_GRAPH)
     whole: dict[str, Any] = {
         "files": reader.files(_TYPED_FILE_NAME if reader.is_typed else _FILE_NAME),
@@ -451,14 +453,14 @@ def _tables(reader: ManifestReader) -> Tables:
 
 
 def _check_counts(manifest: Manifest, reader: ManifestReader) -> None:
-    """Raises FormatError if the files are too small for the counts, since readers allocate memory by these counts."""
+    """Raises FormatError if the files are too small for the counts. Readers allocate memory by these counts."""
     sizes = dict.fromkeys(("nodes", "topology", "links"), 0)
     for name, entry in manifest.files.items():
         kind = name.rpartition("/")[2].removesuffix(".arrow")
         if kind in sizes:
             sizes[kind] += entry.num_bytes
     links = manifest.links
-    least = {  # bytes of a node's id, of an edge's end, of a link's ends
+    least = {  # bytes of a node's id, of one end of an edge, and of both ends of a link
         "num_nodes": ("nodes", 8 * manifest.num_nodes),
         "num_edges": ("topology", int(manifest.index_dtype[3:]) // 8 * manifest.num_edges),
         "links": ("links", 8 * sum((*links.positives, *links.negatives, *links.listed)) if links else 0),
@@ -469,7 +471,7 @@ def _check_counts(manifest: Manifest, reader: ManifestReader) -> None:
 
 
 def _node_fields(nodes: ManifestReader) -> dict[str, Any]:
-    """A row of `node_types` as fields of `Manifest`. Raises FormatError if they contradict each other."""
+    """Reads a row of `node_types` as fields of `Manifest`. Raises FormatError if the fields contradict each other."""
     fields = {key: read(nodes, _NODE_NAMES.get(key, key)) for key, read in _NODE_FIELDS.items()}
     if (fields["feature_dim"] > 0) != (fields["feature_dtype"] is not None):
         nodes.fail("feature_dtype", "a dtype exactly where feature_dim is positive", fields["feature_dtype"])
@@ -499,7 +501,7 @@ def _feature_columns(nodes: ManifestReader, feature_dim: int) -> tuple[FeatureCo
 
 
 def _edge_fields(edges: ManifestReader) -> dict[str, Any]:
-    """A row of `edge_types` as fields of `Manifest`. Raises as `_node_fields`."""
+    """Reads a row of `edge_types` as fields of `Manifest`. Raises the errors of `_node_fields`."""
     fields = {_EDGE_NAMES.get(key, key): read(edges, key) for key, read in _EDGE_FIELDS.items()}
     fields["relations"] = edges.optional_names("relations")
     if fields["relations"] and fields["edge_feature_dim"] != 1:
@@ -522,7 +524,7 @@ def _encoding(reader: "ManifestReader", manifest: Manifest) -> EncodingEntry:
 
 
 def _links(reader: "ManifestReader", relations: list[str]) -> dict[str, StoredLinks]:
-    """Held-out links by relation; empty if the field is missing, as in graphs of 0.2."""
+    """Reads the held-out links by relation; empty if the field is missing, like in graphs of version 0.2."""
     links = {}
     for relation, table in reader.members("links", optional=True).items():
         if relation not in relations:
@@ -552,15 +554,15 @@ def expected_files(manifest: Manifest, partition: int) -> list[str]:
     return [f"{partition_dir(partition)}/{name}.arrow" for name, stored in is_stored.items() if stored]
 
 
-# The tables of nodes and of edges: the fields of `Manifest` with the methods that read them.
-_NODE_NAMES = {"id_kind": "ids"}  # fields of `Manifest` with other stored names
+# The fields of `Manifest` in the tables of nodes and edges, with the methods that read them.
+_NODE_NAMES = {"id_kind": "ids"}  # fields of `Manifest` whose stored name differs
 _NODE_FIELDS: dict[str, Callable[[ManifestReader, str], Any]] = {
     "id_kind": lambda reader, key: reader.word(key, ("int64", "string")),
     "num_nodes": ManifestReader.count,
     "partition_offsets": ManifestReader.offsets,
     "feature_dim": ManifestReader.width,
     "feature_dtype": lambda reader, key: reader.choice(key, get_args(FeatureDtype)),
-    # Graphs of 0.2 have none of these three.
+    # Graphs of version 0.2 do not have the next three fields.
     "num_groups": lambda reader, key: reader.optional_width(key) or 0,
     "feature_layout": lambda reader, key: reader.choice(key, get_args(FeatureLayout)) or "dense",
     "feature_slots": lambda reader, key: reader.optional_width(key) or 0,
@@ -569,10 +571,10 @@ _NODE_FIELDS: dict[str, Callable[[ManifestReader, str], Any]] = {
     "num_split_sets": ManifestReader.width,
     "has_node_time": ManifestReader.optional_flag,
 }
-_EDGE_NAMES = {"feature_dim": "edge_feature_dim"}  # stored names of fields with other names in `Manifest`
+_EDGE_NAMES = {"feature_dim": "edge_feature_dim"}  # stored names whose field of `Manifest` has another name
 _EDGE_FIELDS: dict[str, Callable[[ManifestReader, str], Any]] = {
     "num_edges": ManifestReader.count,
     "feature_dim": ManifestReader.width,
     **dict.fromkeys(("has_edge_id", "has_edge_weight", "symmetric", "has_out_edges"), ManifestReader.flag),
-    "has_edge_time": ManifestReader.optional_flag,  # graphs of 0.2 have no times
+    "has_edge_time": ManifestReader.optional_flag,  # graphs of version 0.2 have no times
 }

@@ -1,4 +1,4 @@
-"""Reads the fields of a manifest. Parsing trusts nothing: every field's type and range is checked, and a file's path must fit the format."""
+"""Reads the fields of a manifest. The type and range of every field is checked, and the path of a file must match the format."""
 
 import json
 import re
@@ -11,7 +11,7 @@ from graphmill.storage.filesystem.file_entry import FileEntry
 
 FORMAT = "graphmill-graph"
 FORMAT_VERSION = 2
-# Names in `requires`: graphs of several types; times of edges or nodes, which order lists; edges with a relation's number as feature; encodings of types; lists
+# Names in `requires`: graphs of several types; times of edges or nodes, which order the lists; relation numbers as edge features; encodings of types; lists
 # of out-edges of a typed graph's relations.
 TYPES, TIMES, RELATIONS = "types", "times", "relations"
 OF_TYPES, OUT_EDGES = "encodings of types", "out-edges of relations"
@@ -22,20 +22,20 @@ _SHA256 = re.compile("[0-9a-f]{64}")
 _NAMED = re.compile(r"(?:.*/)?(\d{6,18})\.json", re.DOTALL)
 _MAX_NUMBER = 1.7e308
 _MAX_TEXT = 2**16  # characters
-_MAX_WIDTH = 2**24  # columns of one row; Arrow's bound is 2^31 - 1
+_MAX_WIDTH = 2**24  # most columns in one row; Arrow's bound is 2^31 - 1
 _TEXT = f"of at most {_MAX_TEXT} characters"
 _YEAR_10000 = 253402300799.0  # in seconds since 1970
-# `manifest_json` begins and ends the statistics with these texts. JSON strings contain no line break, so they cannot occur elsewhere in a text of ours.
+# `manifest_json` begins and ends the statistics with these texts. JSON strings contain no line break, so no other place in a manifest has these texts.
 _STATISTICS, _END = '\n "statistics": {\n', "\n }"
 
 
 class ManifestReader:
-    """Typed access to the fields of a manifest; every refusal names the file and the field.
+    """Reads the fields of a manifest with their types. Every error names the file and the field.
 
-    The statistics are parsed at first use: they are more than half of a manifest's text, and opening a graph does not need them.
+    The statistics are parsed at first use, because they are more than half of a manifest's text and opening a graph does not need them.
     """
 
-    _statistics: str | None = None  # their text, until it is parsed
+    _statistics: str | None = None  # the text of the statistics, until it is parsed
 
     def __init__(self, text: str, where: str) -> None:
         """Reads the header. Raises FormatError if the text is no manifest."""
@@ -71,7 +71,7 @@ class ManifestReader:
         raise FormatError(f"{self._where}: field {key!r}: expected {expected}, got {quoted(got)}")
 
     def _checked(self, key: str, expected: str, accepts: Callable[[Any], bool]) -> Any:
-        """The field's value. Raises FormatError unless `accepts` is true of it."""
+        """Returns the field's value. Raises FormatError unless `accepts` returns true for the value."""
         value = self._body.get(key)
         if not accepts(value):
             self.fail(key, expected, value)
@@ -133,7 +133,7 @@ class ManifestReader:
         return None if self._body.get(key) is None else self.text(key)
 
     def only_value(self, key: str, expected: str) -> None:
-        """Raises FormatError for every other value."""
+        """Raises FormatError unless the field has the value `expected`."""
         if self._body.get(key) != expected:
             self.fail(key, repr(expected), self._body.get(key))
 
@@ -170,7 +170,7 @@ class ManifestReader:
         return self.names(key) if key in self._body else ()
 
     def class_names(self, num_classes: int | None) -> tuple[str, ...]:
-        """A name for each class; empty if the field is missing."""
+        """Returns a name for each class; empty if the field is missing."""
         names = self.optional_names("class_names")
         if names and len(names) != num_classes:
             self.fail("class_names", f"{num_classes or 'no'} names, one for each class", f"{len(names)} names")
@@ -181,7 +181,7 @@ class ManifestReader:
         return tuple(self._checked(key, f"a list of integers in [1, {_MAX_WIDTH}]", is_width))
 
     def snapshot(self) -> int:
-        """The snapshot's number. Raises FormatError if the file's name has another number."""
+        """Returns the snapshot's number. Raises FormatError if the file's name has another number."""
         number, named = self.count("snapshot"), _NAMED.fullmatch(self._where)
         if named and int(named[1]) != number:
             self.fail("snapshot", f"{int(named[1])}, the number in the file's name", number)
@@ -192,7 +192,7 @@ class ManifestReader:
         return self.number(key, "seconds since 1970", 0, _YEAR_10000)
 
     def inner(self, key: str) -> "ManifestReader":
-        """A reader of the object in this field."""
+        """Returns a reader of the object in this field."""
         return self._reader_of(key, self._body.get(key))
 
     def optional_inner(self, key: str) -> "ManifestReader | None":
@@ -211,19 +211,19 @@ class ManifestReader:
         return self._body
 
     def inners(self, key: str, *, optional: bool = False) -> list["ManifestReader"]:
-        """Readers of the objects in this field's list; `optional`: none if the field is missing."""
+        """Returns readers of the objects in this field's list. `optional`: the list is empty if the field is missing."""
         if optional and key not in self._body:
             return []
         objects = self._checked(key, "a list of objects", _list_of(_is_object))
         return [self._reader_of(f"{key}[{index}]", each) for index, each in enumerate(objects)]
 
     def only(self, key: str) -> "ManifestReader":
-        """A reader of the only object in this field's list."""
+        """Returns a reader of the only object in this field's list."""
         value = self._checked(key, "a list of one object", lambda value: isinstance(value, list) and len(value) == 1)
         return self._reader_of(key, value[0])
 
     def members(self, key: str, *, optional: bool = False) -> dict[str, "ManifestReader"]:
-        """Readers of the objects in this field's object, by name; `optional`: none if the field is null or missing."""
+        """Returns readers of the objects in this field's object, by name. `optional`: there are none if the field is null or missing."""
         if optional and self._body.get(key) is None:
             return {}
         objects = self._checked(key, "an object", _is_object)
@@ -237,7 +237,7 @@ class ManifestReader:
         return inner
 
     def paths(self) -> list[str]:
-        """Paths of this object's files, from the field `files`."""
+        """Returns the paths of this object's files, from the field `files`."""
         files = self._checked("files", "an object", _is_object)
         paths: list[Any] = [entry.get("path") if isinstance(entry, dict) else None for entry in files.values()]
         bad = [path for path in paths if not isinstance(path, str) or not _ANY_PATH.fullmatch(path) or ".." in path]
@@ -246,7 +246,7 @@ class ManifestReader:
         return paths
 
     def offsets(self, key: str = "partition_offsets", total: str = "num_nodes") -> tuple[int, ...]:
-        """Ascending integers from 0 to the field `total`."""
+        """Returns ascending integers. The first is 0, and the last is the value of the field `total`."""
         num_rows, integers = self.count(total), _list_of(lambda value: type(value) is int)
         value = self._checked(key, "a list of at least 2 integers", lambda value: integers(value) and len(value) >= 2)
         if value[0] != 0 or value[-1] != num_rows or not all(a <= b for a, b in pairwise(value)):
@@ -254,7 +254,7 @@ class ManifestReader:
         return tuple(value)
 
     def files(self, file_name: re.Pattern[str]) -> dict[str, FileEntry]:
-        """Entries by name. Every name fits the format, and every path ends in its name."""
+        """Returns the entries by name. Checks that every name matches the format and that every path ends in its name."""
         paths, entries = self.paths(), {}
         for (name, entry), path in zip(self._body["files"].items(), paths, strict=True):
             if not file_name.fullmatch(name):
@@ -269,11 +269,11 @@ class ManifestReader:
 
 
 def _cut_statistics(text: str) -> tuple[str, str | None]:
-    """The text with null instead of the statistics, and the text of the statistics; None if `manifest_json` did not write them."""
+    """Returns the text with null instead of the statistics, and the text of the statistics; None if `manifest_json` did not write this text."""
     start = end = text.find(_STATISTICS)
     if start < 0:
         return text, None
-    while not text.startswith(_END, end - 2):  # a search for all of _END would look at each line
+    while not text.startswith(_END, end - 2):  # a search for the whole of _END would compare at every line
         end = text.find("}", end + 1)
         if end < 0:
             return text, None
@@ -284,7 +284,7 @@ def _cut_statistics(text: str) -> tuple[str, str | None]:
 def _parse(text: str, where: str) -> Any:
     try:
         return json.loads(text)
-    except (ValueError, RecursionError) as error:  # ValueError: broken text, or a number of thousands of digits
+    except (ValueError, RecursionError) as error:  # ValueError: no JSON, or a huge number
         raise FormatError(f"{where}: expected JSON, got broken text ({error}); ingest the graph again") from None
 
 
