@@ -157,7 +157,7 @@ class _Cache(NumbaCache):
         return overload
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        if data.lifted or data.library.has_dynamic_globals:  # numba's rule: such code contains memory addresses of this process
+        if data.lifted or data.library.has_dynamic_globals:  # such code holds addresses of this process
             return
         key = self._key(sig, data.codegen)
         with suppress(OSError):  # a full or read-only disk: the compiled loop runs all the same

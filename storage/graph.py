@@ -1,8 +1,8 @@
-"""An opened graph: its manifest, and partitions as numpy views over mapped Arrow files. `open_graph` opens plain graphs, typed graphs and sets of graphs.
+"""Opens graphs: the manifest, and partitions as numpy views of mapped Arrow files. `open_graph` opens plain graphs, typed graphs and sets of graphs.
 
 Opening checks the manifest, sizes, Arrow structure, list offsets, and the range of every id, label and split code (about 0.15 s per 100 million ids). A file may
-change later, so samplers check their draws again. `verify` adds checksums; `StoredGraph.verify` also checks counts and the order of neighbor lists. A damaged
-file is refused in one line that names file, expected and found.
+change later, so samplers check the ids that they draw again. `verify` also checks checksums. `StoredGraph.verify` also checks counts and the order of
+neighbor lists. The error for a damaged file is one line that names the file, what was expected and what was found.
 """
 
 import os
@@ -37,17 +37,17 @@ _OtherKind = TypeVar("_OtherKind")
 
 @dataclass(frozen=True)
 class PinnedGraph:
-    """Names one snapshot of a graph: a run sends it to its other processes and opens the same snapshot again."""
+    """Identifies one snapshot of a graph. A run sends this object to its other processes, which open the same snapshot."""
 
     url: str  # absolute: workers may run in another folder
     snapshot: int
     content_hash: str
-    origin: str | None = None  # if the graph is a copy on the hosts' disks: the url of the original
+    origin: str | None = None  # url of the original, if the graph is a copy on the disks of the hosts
     part: str | None = None  # a type of nodes or a relation of a typed graph; None: the whole graph
     by_range: bool = False  # as in `GraphSnapshot`
 
     def open(self) -> "StoredGraph | TypedGraph":
-        """Opens the same graph. Raises FormatError if it is gone or was replaced by another graph."""
+        """Opens the same graph. Raises FormatError if the graph is gone or was replaced by another graph."""
         graph: StoredGraph | TypedGraph
         try:
             graph = open_graph(self.url, self.snapshot, kind=PLAIN_OR_TYPED)
@@ -55,7 +55,7 @@ class PinnedGraph:
             if self.origin is None:
                 raise
             origin = open_graph(self.origin, self.snapshot, kind=PLAIN_OR_TYPED)
-            graph = copy_of(origin, self.url)  # this host has none of its files yet
+            graph = copy_of(origin, self.url)  # this host has no files of the graph yet
         if self.part is not None and isinstance(graph, TypedGraph):
             graph = graph.part(self.part)
         if graph.manifest.content_hash != self.content_hash:
@@ -68,12 +68,12 @@ class PinnedGraph:
 
 @dataclass(frozen=True)
 class SourceIds:
-    """The ids that the nodes of a graph, or the graphs of a set, have in their source. Small, and safe to send to other processes."""
+    """The ids in the source, for the nodes of a graph or for the graphs of a set. The object is small, and can be sent to other processes."""
 
     stored: PinnedGraph | StoredGraphs
 
     def of(self, original_id: np.ndarray) -> pa.Array:
-        """The source's ids for permanent ids (int64 [k]). Raises FormatError for an unknown permanent id."""
+        """Returns the ids in the source for permanent ids (int64 [k]). Raises FormatError for an unknown permanent id."""
         place = np.full(len(original_id), -1, np.int64)
         parts, done = [], 0
         for own, ids in self._partitions:
@@ -99,13 +99,13 @@ class SourceIds:
 
 @dataclass(frozen=True)
 class GraphSnapshot:
-    """One snapshot of a graph, plain or typed: its manifest and where its files are. A plain graph is one type of nodes and one relation."""
+    """One snapshot of a graph, plain or typed: its manifest and the location of its files. A plain graph has one type of nodes and one relation."""
 
     url: str
     manifest: Manifest
     filesystem: fsspec.AbstractFileSystem
     path: str
-    by_range: bool = False  # features stay on the store: a partition has `feature_on_store` instead of `feature`
+    by_range: bool = False  # features stay on the store: a partition then has `feature_on_store` instead of `feature`
 
     @property
     def num_partitions(self) -> int:
@@ -120,17 +120,17 @@ class GraphSnapshot:
         return tuple(self.manifest.edge_types)
 
     def nodes(self, node_type: str) -> "StoredGraph":
-        """The graph of a type's nodes; in a typed graph it has no edges. Raises ConfigError if there is no such type."""
+        """Returns the nodes of a type as a graph. In a typed graph this graph has no edges. Raises ConfigError if there is no such type."""
         if node_type not in self.node_types:
             raise ConfigError(f"{self.url}: expected a type, one of {', '.join(self.node_types)}, got {node_type!r}")
         return self.part(node_type)
 
     def relation(self, relation: Relation) -> "StoredGraph":
-        """The graph of a relation, over its target type. Raises ConfigError if there is no such relation."""
+        """Returns a relation as a graph; its nodes are those of the target type. Raises ConfigError if there is no such relation."""
         return self.part(str(relation))
 
     def part(self, name: str) -> "StoredGraph":
-        """A type of nodes or a relation, by its name. Raises ConfigError if the name is neither."""
+        """Returns a type of nodes or a relation as a graph, by name. Raises ConfigError if there is no type or relation with this name."""
         if name not in self._parts:
             listed = ", ".join(self._parts)
             raise ConfigError(f"{self.url}: expected a type or a relation, one of {listed}, got {name!r}")
@@ -147,7 +147,7 @@ class GraphSnapshot:
         return PinnedGraph(url, manifest.snapshot, manifest.content_hash, manifest.origin, part, self.by_range)
 
     def features_by_range(self) -> Self:
-        """The graph with its features left on its store. Raises ConfigError if its files are local."""
+        """Returns the graph with its features left on the store. Raises ConfigError if the graph's files are local."""
         if is_local(self.filesystem):
             raise ConfigError(
                 f"{self.url}: expected a graph on an object store, whose features are read by range, got one on a disk, whose files are mapped, "
@@ -157,12 +157,12 @@ class GraphSnapshot:
 
     @property
     def is_here(self) -> bool:
-        """Whether all its files are on this machine."""
+        """Whether all files of the graph are on this machine."""
         files = self.manifest.files.values()
         return is_local(self.filesystem) and all(os.path.exists(f"{self.path}/{entry.path}") for entry in files)
 
     def whole(self) -> Self:
-        """The graph with all its files: a copy that lacks files gives its origin. Raises FormatError if the origin is gone."""
+        """Returns a graph with all its files: this graph, or its origin if this is a copy with missing files. Raises FormatError if the origin is gone."""
         origin = self.manifest.origin
         if origin is None or self.is_here:
             return self
@@ -171,7 +171,7 @@ class GraphSnapshot:
         return whole
 
     def partition_files(self, index: int) -> list[FileEntry]:
-        """A partition's files, of all types and relations; files of encodings come last."""
+        """Returns the files of a partition, for all types and relations. Files of encodings come last."""
         files = self.manifest.files.items()
         own = [entry for name, entry in files if name.startswith(f"{partition_dir(index)}/")]
         return own + [file for entry in stored_encodings(self).values() for file in entry.files_of(index)]
@@ -179,7 +179,7 @@ class GraphSnapshot:
 
 @dataclass(frozen=True)
 class StoredGraph(GraphSnapshot):
-    """A plain graph, or one part of a typed graph: its partitions are read on demand."""
+    """A plain graph, or one part of a typed graph. Partitions are read on demand."""
 
     def __repr__(self) -> str:
         manifest = self.manifest
@@ -202,12 +202,12 @@ class StoredGraph(GraphSnapshot):
 
     @property
     def num_classes(self) -> int | None:
-        """Number of classes, or of answers or values of each node; None for other labels."""
+        """Number of classes, or number of answers or values of each node; None for other labels."""
         return self.manifest.num_classes
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """Names of the classes or answers, in order; empty if numbers name them."""
+        """Names of the classes or answers, in order; empty if they have only numbers."""
         return self.manifest.class_names
 
     @property
@@ -224,7 +224,7 @@ class StoredGraph(GraphSnapshot):
         return {NODE: self, str(EDGE): self}
 
     def partition(self, index: int, *, verify: bool = False) -> Partition:
-        """Maps one partition, and reads its topology and node columns once to check their ranges.
+        """Maps one partition, and reads its topology and its node columns once to check their ranges.
 
         Raises FormatError if a file is missing, truncated, corrupt or does not fit the manifest.
         """
@@ -237,11 +237,11 @@ class StoredGraph(GraphSnapshot):
             yield self.partition(index, verify=verify)
 
     def original_id(self, index: int) -> np.ndarray:
-        """int64, ascending, mapped: the permanent ids of a partition's nodes. Errors as `partition`."""
+        """int64, ascending, mapped: the permanent ids of a partition's nodes. Raises the errors of `partition`."""
         return PartitionReader(self, index, verify=False).nodes()[0]
 
     def string_ids(self, index: int, *, verify: bool = False) -> pa.LargeStringArray:
-        """The ids of a partition's nodes in the source, mapped. Raises ConfigError if these are numbers, FormatError as `partition`."""
+        """Returns the ids that a partition's nodes have in the source, mapped. Raises ConfigError if these ids are numbers, and the FormatErrors of `partition`."""
         if self.manifest.id_kind != "string":
             raise ConfigError(f"{self.url}: expected nodes with strings as ids, got whole numbers")
         return PartitionReader(self, index, verify).string_ids()
@@ -249,17 +249,17 @@ class StoredGraph(GraphSnapshot):
     def verify(self) -> None:
         """Reads every byte and checks everything. Raises FormatError at the first damage.
 
-        Every file is read once. Memory: one partition, and the original ids of all nodes, which the check of list order needs: 8 bytes each, 16 during the
-        comparison, and up to 24 more for string ids.
+        Every file is read once. Memory: one partition, and the original ids of all nodes, because the check of list order needs them. An original id takes
+        8 bytes, 16 during the comparison, and up to 24 more for string ids.
         """
         if self.manifest.statistics is not None:
             _ = self.manifest.measured
         self.verify_lists(self.verify_nodes())
 
     def verify_nodes(self) -> np.ndarray:
-        """The permanent ids of all nodes, int64 [num_nodes] by stored id. Raises FormatError for damaged files of nodes or encodings."""
+        """Checks the files of nodes and encodings, and returns the permanent ids of all nodes, int64 [num_nodes] by stored id. Raises FormatError for damage."""
         parts = range(self.manifest.num_partitions)
-        # The reader compares each count with its file before memory for all ids is allocated.
+        # Before memory for all ids is allocated, the reader compares each count with the file.
         original_id = np.concatenate(
             [PartitionReader(self, index, True).node_fields()["original_id"].copy() for index in parts]
         )
@@ -288,7 +288,7 @@ class StoredGraph(GraphSnapshot):
                     )
 
     def verify_lists(self, original_id: np.ndarray) -> None:
-        """Checks the files of edges; `original_id`: of the source nodes. Raises FormatError for damage."""
+        """Checks the files of edges. `original_id`: permanent ids of the source nodes. Raises FormatError for damage."""
         num_edges = dict.fromkeys(["topology", *(["out_topology"] if self.manifest.has_out_edges else [])], 0)
         for index in range(self.manifest.num_partitions):
             for name, count in self._verify_lists_of(index, original_id).items():
@@ -300,7 +300,7 @@ class StoredGraph(GraphSnapshot):
                 )
 
     def _verify_lists_of(self, index: int, original_id: np.ndarray) -> dict[str, int]:
-        """The number of edges in each topology file of a partition, after all checks."""
+        """Checks the neighbor lists of a partition, and returns the number of edges in each topology file."""
         fields = PartitionReader(self, index, True).edge_fields()
         lists = {"topology": (fields["indptr"], fields["indices"], fields["edge_time"])}
         if self.manifest.has_out_edges:
@@ -320,7 +320,8 @@ class StoredGraph(GraphSnapshot):
 def _first_unordered_list(
     indptr: np.ndarray, indices: np.ndarray, original_id: np.ndarray, time: np.ndarray | None = None
 ) -> int | None:
-    """The first row whose list does not ascend in original id, or in (time, original id); None if all do. Reads blocks of edges."""
+    """Returns the first row whose list does not ascend in original id, or in (time, original id) if `time` is given; None if all lists ascend. Reads
+    blocks of edges."""
     for start in range(0, len(indices), _CHECK_EDGES):
         window = slice(start, start + _CHECK_EDGES + 1)
         block = original_id[indices[window]]
@@ -328,7 +329,7 @@ def _first_unordered_list(
         if time is not None:
             when = time[window]
             is_lower = (when[1:] < when[:-1]) | (is_lower & (when[1:] == when[:-1]))
-        # The first entry of a list may be lower than the last of the list before.
+        # The first entry of a list may be lower than the last entry of the previous list.
         falls = start + 1 + np.flatnonzero(is_lower)
         row = np.searchsorted(indptr, falls, side="right") - 1
         inside = indptr[row] != falls
@@ -341,8 +342,8 @@ def _first_unordered_list(
 class TypedGraph(GraphSnapshot):
     """One snapshot of a typed graph: each type of nodes and each relation is read as a separate `StoredGraph`.
 
-    A type has no edges. A relation has the nodes of its target type, with their columns, and their in-edges; neighbors are stored ids of its source
-    type. So code that serves a partition of a plain graph also serves a partition of a type or a relation.
+    A type has no edges. A relation has the nodes of its target type, with their columns and in-edges. Neighbors are stored ids of its source type.
+    Therefore code that serves a partition of a plain graph also serves a partition of a type or a relation.
     """
 
     def __repr__(self) -> str:
@@ -354,8 +355,8 @@ class TypedGraph(GraphSnapshot):
         )
 
     def verify(self) -> None:
-        """Reads every byte and checks everything. Raises FormatError at the first damage. Memory: one partition of one relation, and the permanent ids of all
-        types, 8 bytes each."""
+        """Reads every byte and checks everything. Raises FormatError at the first damage. Memory: one partition of one relation, and the permanent
+        ids of all types (8 bytes per id)."""
         for row in self.manifest.rows.values():
             _ = row.measured
         permanent_ids = {name: self.nodes(name).verify_nodes() for name in self.node_types}
@@ -390,9 +391,9 @@ def open_graph(
 
 
 def open_graph(url: str, snapshot: int | None = None, *, kind: Any = None) -> Any:
-    """Opens the newest snapshot at a path or fsspec URL, or the given one: a `StoredGraph`, a `TypedGraph`, or the `StoredGraphs` of a set.
+    """Opens the newest snapshot, or the given snapshot, at a path or fsspec URL. Returns a `StoredGraph`, a `TypedGraph`, or for a set `StoredGraphs`.
 
-    `kind`: the expected class, or two. Raises FormatError if there is no graph, a graph of another kind, or an invalid manifest.
+    `kind`: the expected class, or two classes. Raises FormatError if there is no graph, a graph of another kind, or an invalid manifest.
     """
     filesystem, path = split_url(url)
     reader = ManifestReader(*read_manifest(filesystem, path, url, snapshot, "graphmill ingest <source>"))
@@ -409,14 +410,14 @@ def open_graph(url: str, snapshot: int | None = None, *, kind: Any = None) -> An
 
 
 def source_ids(stored: StoredGraph | StoredGraphs) -> SourceIds | None:
-    """None if the ids in the source are the permanent ids of nodes, or a set's graphs have no ids."""
+    """Returns the ids in the source; None if they equal the permanent ids of nodes, or if the graphs of a set have no ids."""
     if isinstance(stored, StoredGraphs):
         return None if stored.manifest.id_kind is None else SourceIds(stored)
     return SourceIds(stored.pin()) if stored.manifest.id_kind == "string" else None
 
 
 def copy_of(origin: _Graph, url: str) -> _Graph:
-    """The graph's copy at this url, opened; the copy may not have any files yet."""
+    """Returns the graph with the files of its copy at this url. The copy may not have any files yet."""
     filesystem, path = split_url(url)
     manifest = replace(origin.manifest, origin=absolute_url(origin.url))
     return replace(origin, url=url, manifest=manifest, filesystem=filesystem, path=path, by_range=False)

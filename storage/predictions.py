@@ -1,13 +1,14 @@
-"""A folder of predictions in Parquet: first pieces as batches arrive, then parts in order of id. An interrupted run continues from its pieces.
+"""Writes a folder of predictions in Parquet. First it writes pieces, in the order in which batches arrive, then parts in order of id. An interrupted run
+continues from its pieces.
 
-    _data                    the graph, or set of graphs, made from a user's file that is predicted
-    _source.json             a digest of that file and of the options it is read with
-    _settings.json           the settings of these predictions; written first: a later run must have the same
-    _pieces/<name>.parquet   rows of some batches, ascending in id, one row group for each part they touch; removed at the end
+    _data                    the graph, or set of graphs, that was made from a user's file in order to predict it
+    _source.json             a digest of that file and of the options with which it is read
+    _settings.json           the settings of these predictions; written first: a later run must have the same settings
+    _pieces/<name>.parquet   rows of several batches, ascending in id, with one row group for each part that has such rows; removed at the end
     part-00000.parquet …     the rows of consecutive ranges of ids, ascending
-    _summary.json            counts and scores; written last: with it the folder is complete
+    _summary.json            counts and scores; written last: a folder with this file is complete
 
-Readers of a folder of Parquet files skip names that begin with an underscore. A file is complete once its name exists.
+Readers of a folder of Parquet files skip names that begin with an underscore. A file under its final name is complete.
 """
 
 import json
@@ -30,18 +31,18 @@ from graphmill.storage.filesystem.outputs import check_output, names_there, remo
 from graphmill.storage.filesystem.urls import split_url
 
 SETTINGS, SUMMARY, PIECES, DATA, SOURCE = "_settings.json", "_summary.json", "_pieces", "_data", "_source.json"
-# Complete pieces, and files that a killed write leaves.
+# Names of complete pieces, and of files that a killed write leaves.
 _PIECE = re.compile(r"\d{3,}-\d{8,}\.parquet|\.\d{3,}-\d{8,}\.parquet\.[0-9a-f]{8}")
 
 
 @dataclass(frozen=True)
 class PredictionFolder:
-    """A folder of predictions. Small, and safe to send to workers, which must see the same storage."""
+    """A folder of predictions. The object is small and can be sent to workers; they must have access to the same storage."""
 
     url: str
 
     def check(self, settings: Mapping[str, Any]) -> dict[str, Any] | None:
-        """The summary if these predictions are complete; None if any part is still to be made. A setting of None matches any value.
+        """Returns the summary if these predictions are complete; None if a part is still missing. A setting of None matches any value.
 
         Writes nothing. Raises ConfigError if the folder cannot be used or holds something else.
         """
@@ -54,7 +55,7 @@ class PredictionFolder:
             expected[key] = stored[key] if expected[key] is None else expected[key]
         differing = sorted(key for key in expected.keys() | stored.keys() if expected.get(key) != stored.get(key))
         if differing and not self.part_names() and not self.piece_names():
-            return None  # nothing was made with them
+            return None  # no predictions were made with these settings
         if differing:
             differences = ", ".join(
                 f"{key}: {_short(stored.get(key))} there, {_short(expected.get(key))} here" for key in differing[:3]
@@ -65,18 +66,18 @@ class PredictionFolder:
             )
         summary = self._read_json(SUMMARY)
         parts = 0 if summary is None else summary.get("parts", 0)
-        if len(self.part_names()) < parts:  # a lost part is made again
+        if len(self.part_names()) < parts:  # a missing part is made again
             return None
         return summary
 
     def check_place(self) -> None:
-        """Raises ConfigError if the folder holds anything but predictions, or cannot be used."""
+        """Raises ConfigError if the folder holds other files than predictions, or cannot be used."""
         if isinstance(split_url(self.url)[0], MemoryFileSystem):
             raise ConfigError(f"{self.url}: memory:// is not shared by workers; choose a path or another url")
         check_output(self.url, "predictions", _strangers, advice="choose another folder")
 
     def has_source(self, digest: str) -> bool:
-        """Whether DATA was made from files with this digest. Raises ConfigError if any predictions in the folder were made from other files."""
+        """Whether the folder `_data` was made from files with this digest. Raises ConfigError if the folder has predictions that were made from other files."""
         self.check_place()
         stored = (self._read_json(SOURCE) or {}).get("digest")
         if stored != digest and (self.part_names() or self.piece_names()):
@@ -94,28 +95,28 @@ class PredictionFolder:
         return {name for name in self._list(PIECES) if name.endswith(".parquet") and not name.startswith(".")}
 
     def part_names(self) -> set[str]:
-        """Names of the parts in the folder, without empty files."""
+        """Names of the parts in the folder. Empty files do not count."""
         filesystem, path = split_url(self.url)
         with one_line_errors(self.url, "list this folder"):
             return {name for name, size in list_sizes(filesystem, path).items() if size and name.startswith("part-")}
 
     def write_piece(self, name: str, table: pa.Table, bounds: np.ndarray) -> None:
-        """Writes the rows of some batches; `bounds`: int64 [num_parts], the first id of each part."""
+        """Writes the rows of several batches as a piece. `bounds`: int64 [num_parts], the first id of each part."""
         table = table.sort_by("id")
         start = np.searchsorted(table["id"].to_numpy(), bounds)
         starts = sorted({0, *start.tolist()} - {table.num_rows})
-        ends = [*starts[1:], table.num_rows] if starts else []  # batches without anything to predict have no rows
+        ends = [*starts[1:], table.num_rows] if starts else []  # no rows if there is nothing to predict
         groups = [table.slice(a, b - a) for a, b in zip(starts, ends, strict=True)]
         self._write(f"{PIECES}/{name}", groups, table.schema)
 
     def read_piece(
         self, name: str, columns: Sequence[str] | None = None, of: tuple[int, int] | None = None
     ) -> pa.Table:
-        """A piece's rows; `of`: only rows of the part with the ids [of[0], of[1]). Raises FormatError for a damaged file."""
+        """Returns the rows of a piece. `of`: return only the rows of the part with the ids [of[0], of[1]). Raises FormatError for a damaged file."""
         filesystem, path = split_url(self.url)
         where = f"{path}/{PIECES}/{name}"
         with one_line_errors(where, "read this file; remove it and run again"), filesystem.open(where, "rb") as stream:
-            file = pq.ParquetFile(stream)  # raises ValueError for damage
+            file = pq.ParquetFile(stream)  # ValueError if the file is damaged
             groups = list(range(file.num_row_groups))
             if of is not None:
                 groups = [group for group in groups if of[0] <= _first_id(file, group) < of[1]]
@@ -131,7 +132,7 @@ class PredictionFolder:
         self.remove_pieces()
 
     def table(self) -> pa.Table:
-        """All predictions of a complete folder, ids ascending. Raises FormatError if rows are missing."""
+        """Returns all predictions of a complete folder, with ascending ids. Raises FormatError if rows are missing."""
         filesystem, path = split_url(self.url)
         with one_line_errors(self.url, "read these predictions"):
             table = pq.read_table(path, filesystem=filesystem)
@@ -191,7 +192,7 @@ def _first_id(file: pq.ParquetFile, group: int) -> int:
 
 
 def _strangers(filesystem: fsspec.AbstractFileSystem, path: str) -> list[str]:
-    """Names that are not ours. Empty for a folder with settings: predictions write and remove only their own names."""
+    """Returns the names that are not from predictions. Empty for a folder with settings, because predictions write and remove only files with their own names."""
     names = names_there(filesystem, path)
     return [] if SETTINGS in names else [name for name in names if name not in (DATA, SOURCE)]
 

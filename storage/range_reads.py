@@ -1,7 +1,7 @@
-"""Rows of a file on an object store, read as byte ranges: requested rows are sorted, neighboring rows share a request, and several requests run at once.
+"""Reads rows of a file on an object store by byte ranges. Requested rows are sorted, neighboring rows share a request, and several requests run at once.
 
-Checks: structure, type and number of rows at opening; size, tag and time of change in the store every half minute while rows are read; the length of each
-range. Checksums are not checked: the manifest has them for whole files only.
+Checks at opening: structure, type and number of rows. Checks every half minute while rows are read: the file's size, tag and time of change in the store.
+Checks for each range: its length. Checksums are not checked because the manifest has them only for whole files.
 """
 
 import tempfile
@@ -23,18 +23,18 @@ from graphmill.storage.filesystem.retry import DEADLINE_S, retried
 from graphmill.storage.format.arrow_files import numpy_column, only_batch
 from graphmill.storage.format.feature_rows import FeatureRows
 
-# A gap of up to MAX_GAP_BYTES between two rows is read and discarded, instead of another request: a request takes as long as some hundred KiB.
+# A gap of up to MAX_GAP_BYTES between two rows is read and discarded, which saves a request. A request takes as long as reading some hundred KiB.
 MAX_GAP_BYTES, _MAX_RANGE_BYTES = 1 << 14, 1 << 18
-IN_FLIGHT = 8  # requests of one call; the calling thread makes one of them
-_MOST_READERS = 32  # further threads of the process
-_END_BYTES = 1 << 16  # each end of a file; everything but the rows lies there
+IN_FLIGHT = 8  # requests of one call at a time; the calling thread makes one of them
+_MOST_READERS = 32  # reading threads of the process, in addition to the calling threads
+_END_BYTES = 1 << 16  # size of each end of a file; everything except the rows lies in the two ends
 _LOOK_AGAIN_S = 30.0
 _readers = threading.BoundedSemaphore(_MOST_READERS)
 _MARKS = ("size", "ETag", "etag", "generation", "mtime", "LastModified", "last_modified", "updated", "created")
 
 
 class RangedRows:
-    """The rows [n, stored_width] of a column, left on the store. Safe to read from several threads."""
+    """The rows [n, stored_width] of a column that stays on the store. Several threads may read at once."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class RangedRows:
         deadline_s: float = DEADLINE_S,
         max_gap_bytes: int = MAX_GAP_BYTES,
     ) -> None:
-        """`deadline_s`: longest wait for one range, retries included. Raises FormatError if the file does not fit its entry or `rows`."""
+        """`deadline_s`: longest wait for one range, including retries. Raises FormatError if the file does not match its entry or `rows`."""
         self._filesystem, self._path, self._rows, self._deadline_s = filesystem, path, rows, deadline_s
         self._file_bytes, self._max_gap_bytes = entry.num_bytes, max_gap_bytes
         self._counting = threading.Lock()
@@ -57,9 +57,9 @@ class RangedRows:
         self._first_byte = self._find(num_rows)
 
     def read(self, row: np.ndarray) -> np.ndarray:
-        """[k, stored_width]: the rows with these numbers, in this order, as stored.
+        """Reads the rows at these indices, in the given order, as stored: [k, stored_width].
 
-        Raises DeadlineError if the store does not answer, FormatError if the file was replaced since it was opened.
+        Raises DeadlineError if the store does not answer, FormatError if the file was replaced after it was opened.
         """
         if time.monotonic() > self._look_at:
             self._look_again()
@@ -68,7 +68,7 @@ class RangedRows:
         ascending = row[order]
         work = _Ranges(merged_ranges(ascending, self._rows.row_bytes, self._max_gap_bytes))
         read = partial(self._read_ranges, work, ascending, order, out)
-        # The calling thread also reads, so a call never waits for another call's threads.
+        # The calling thread also reads, so a call never waits for the threads of another call.
         readers: list[Future[None]] = []
         while len(readers) + 1 < min(IN_FLIGHT, len(work.bounds)) and _readers.acquire(blocking=False):
             readers.append(begin(partial(_then_free, read), "rows"))
@@ -108,7 +108,7 @@ class RangedRows:
         return content
 
     def _look(self) -> tuple[object, ...]:
-        """The file's size, tag and times in the store now. Raises FormatError if the size differs."""
+        """Returns the file's current size, tag and times in the store. Raises FormatError if the size differs from the manifest."""
 
         def ask() -> dict[str, object]:
             self._filesystem.invalidate_cache(self._path.rsplit("/", 1)[0])
@@ -134,9 +134,9 @@ class RangedRows:
             )
 
     def _find(self, num_rows: int) -> int:
-        """The position of the column's first byte, after all checks of the file's structure.
+        """Checks the file's structure, and returns the position of the column's first byte.
 
-        Arrow finds it in a sparse copy: both ends of the stored file, and a hole for its rows.
+        Arrow finds the position in a sparse copy, which has both ends of the stored file and a hole in place of the rows.
         """
         stops = [0, self._file_bytes]
         if self._file_bytes > 2 * _END_BYTES:
@@ -157,7 +157,7 @@ class RangedRows:
 
 
 def _then_free(read: Callable[[], None]) -> None:
-    """Reads, then frees a reader's place."""
+    """Reads, then releases the semaphore of reading threads."""
     try:
         read()
     finally:
@@ -165,7 +165,7 @@ def _then_free(read: Callable[[], None]) -> None:
 
 
 class _Ranges:
-    """Ranges that several threads take one by one."""
+    """A list of ranges; several threads take ranges from it one by one."""
 
     def __init__(self, bounds: list[tuple[int, int]]) -> None:
         self.bounds, self._lock, self._next = bounds, threading.Lock(), 0
@@ -183,7 +183,7 @@ class _Ranges:
 
 
 def merged_ranges(ascending: np.ndarray, row_bytes: int, max_gap_bytes: int) -> list[tuple[int, int]]:
-    """Ranges [begin, end) of positions in `ascending` that one request reads: rows with small gaps, up to _MAX_RANGE_BYTES."""
+    """Returns ranges [begin, end) of positions in `ascending`. One request reads one range: rows with small gaps between them, up to _MAX_RANGE_BYTES."""
     if not len(ascending):
         return []
     gap = (np.diff(ascending) - 1) * row_bytes

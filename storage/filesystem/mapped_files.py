@@ -90,7 +90,8 @@ def _mappings() -> Iterator[tuple[int, int, int, str]]:
                 yield int(first, 16), int(end, 16), int(offset, 16), path[0].rstrip("\n")
 
 
-_SHARE = 0.5  # share of the machine's memory: larger files do not stay in memory, because a run also needs memory for other data
+# share of the machine's memory: larger files do not stay in memory, because a run also needs memory for other data
+_SHARE = 0.5
 
 
 def read_at_random(rows: np.ndarray, memory_bytes: int | None = None) -> bool:

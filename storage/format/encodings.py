@@ -18,7 +18,8 @@ from graphmill.storage.format.arrow_files import numpy_column, read_batch
 from graphmill.storage.format.encoding_names import _NAME, encoding_dim, parse_encoding_name
 from graphmill.storage.format.manifest import EncodingEntry, Manifest
 
-ALGORITHM_VERSION = 1  # version of every stored encoding: raise it if a change of the code gives other rows for the same options
+# version of every stored encoding: raise it if a change of the code gives other rows for the same options
+ALGORITHM_VERSION = 1
 COLUMN = "encoding"
 
 

@@ -90,7 +90,8 @@ class GraphPart:
     """A part of a typed graph: the nodes of one type, or the edges of one relation with their targets' columns."""
 
     name: str  # "paper", or "author--writes--paper"
-    num_sources: int | None  # count of nodes of a relation's source type; None: the part is a type and has no lists of edges
+    # count of nodes of a relation's source type; None: the part is a type and has no lists of edges
+    num_sources: int | None
 
 
 class Tables(NamedTuple):

@@ -1,7 +1,7 @@
-"""The interface between importers and ingestion: a graph as streams that can be read again from the start.
+"""Defines the interface between importers and ingestion: a graph as streams that can be read again from the start.
 
-Importers need not check their chunks: `graphmill.storage.ingestion.ingest` checks ranges of ids, shapes, finite features, ranges of labels, and split codes. A
-source numbers its node rows 0 … num_nodes-1; edges refer to these numbers.
+Importers need not check their chunks. `graphmill.storage.ingestion.ingest` checks the ranges of ids and labels, shapes, finite features, and split codes. The
+node rows of a source are 0 … num_nodes-1. Edges refer to nodes by row.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,15 +15,17 @@ from graphmill.core.errors import ConfigError, DataError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Progress = Callable[[str, int, int | None], None]  # gets the stage, units done, units in all (None: unknown)
+# called with the stage, the count of finished units, and the count of all units (None: unknown)
+Progress = Callable[[str, int, int | None], None]
 
 # Codes of a split column (int8), one per node and split set.
 SPLIT_NONE, SPLIT_TRAIN, SPLIT_VALID, SPLIT_TEST = 0, 1, 2, 3
 SPLIT_NAMES = ("none", "train", "valid", "test")
-SPLITS = {"train": SPLIT_TRAIN, "valid": SPLIT_VALID, "test": SPLIT_TEST}  # a run trains on these or scores them
+# the codes of nodes that a run trains on or scores
+SPLITS = {"train": SPLIT_TRAIN, "valid": SPLIT_VALID, "test": SPLIT_TEST}
 
 
-REVERSE = "rev_"  # prefix of added reverse relations, as in PyG's ToUndirected
+REVERSE = "rev_"  # prefix of added reverse relations, like in PyG's ToUndirected
 
 
 class Relation(NamedTuple):
@@ -38,7 +40,7 @@ class Relation(NamedTuple):
 
     @classmethod
     def of(cls, name: "str | Sequence[str]") -> "Relation":
-        """The relation of three names, or of "source--name--target". Raises ConfigError for anything else."""
+        """Makes a relation from three names, or from "source--name--target". Raises ConfigError for any other value."""
         names = name.split("--") if isinstance(name, str) else tuple(name)
         if len(names) != 3:
             raise ConfigError(f"relation: expected SOURCE--NAME--TARGET, got {name!r}")
@@ -46,13 +48,13 @@ class Relation(NamedTuple):
 
     @property
     def reverse(self) -> "Relation":
-        """The reverse relation by the names of ingestion: rev_NAME for NAME, and NAME for rev_NAME."""
+        """Returns the reverse relation, named as ingestion names it: rev_NAME for NAME, and NAME for rev_NAME."""
         name = self.name.removeprefix(REVERSE) if self.name.startswith(REVERSE) else REVERSE + self.name
         return Relation(self.target, name, self.source)
 
 
 def check_class_names(where: str, names: tuple[str, ...], num_classes: int | None) -> None:
-    """Raises DataError unless there is a different name for each class or label, or no names."""
+    """Raises DataError if there are names but not a different name for each class or label."""
     if names and not len(names) == len(set(names)) == num_classes:
         got = f"{len(names)}, {len(set(names))} of them different"
         raise DataError(
@@ -62,7 +64,7 @@ def check_class_names(where: str, names: tuple[str, ...], num_classes: int | Non
 
 @dataclass(frozen=True)
 class EdgeChunk:
-    """Some directed edges src → dst."""
+    """A chunk of directed edges src → dst."""
 
     src: np.ndarray  # int64 [k], node rows
     dst: np.ndarray  # int64 [k], node rows
@@ -73,7 +75,7 @@ class EdgeChunk:
 
 @dataclass(frozen=True)
 class NodeChunk:
-    """Some consecutive node rows; successive chunks follow each other without a gap."""
+    """A chunk of consecutive node rows. There are no gaps between successive chunks."""
 
     feature: np.ndarray | None = None  # float32 [k, feature_dim]
     # int64 [k] classes (-1: none), float32 [k] or [k, L] numbers (NaN: none), or int8 [k, L] answers: 1 yes, 0 no, -1 unknown
@@ -81,7 +83,8 @@ class NodeChunk:
     split: np.ndarray | None = None  # int8 [k, num_split_sets], SPLIT_* codes
     original_id: np.ndarray | None = None  # int64 [k], ascending over the whole graph; None: the row numbers
     time: np.ndarray | None = None  # int64 [k], in the unit of the edges' times
-    string_id: "pa.LargeStringArray | None" = None  # [k], different over the whole graph; excludes original_id
+    # [k], all different in the whole graph; not together with original_id
+    string_id: "pa.LargeStringArray | None" = None
 
 
 FEATURE_KINDS = ("number", "list", "categories", "hashed", "embedded")
@@ -89,14 +92,15 @@ FEATURE_KINDS = ("number", "list", "categories", "hashed", "embedded")
 
 @dataclass(frozen=True)
 class FeatureColumn:
-    """A column of a table of features, and what its training rows taught: later tables are read in the same way."""
+    """A column of a table of features, with the values that were learned from its training rows. Later tables are read with the same values."""
 
     name: str
     kind: str  # of FEATURE_KINDS
-    width: int  # number of features; a number with `has_nulls` has two, the second is 1 for an empty field
-    mean: float = 0.0  # of a number: the value for an empty field
-    has_nulls: bool = False  # of a number: whether the table has empty fields
-    # Sorted. Categories: the value of each feature. Embedded: the values with the numbers 1, 2 … (0: empty, or not in a training row).
+    # count of features; a number column with `has_nulls` has two: the second feature is 1 for an empty field
+    width: int
+    mean: float = 0.0  # for a number column: the value that replaces an empty field
+    has_nulls: bool = False  # for a number column: whether the table has empty fields
+    # Sorted. For categories: the value of each feature. For embedded values: the values with the codes 1, 2 … (code 0: empty, or not in a training row).
     values: tuple[str, ...] = ()
 
 
@@ -106,39 +110,43 @@ class SourceInfo:
 
     name: str  # "npz:amazon_cs"
     num_nodes: int
-    num_edges: int | None = None  # a hint for progress and budgets; None: unknown
+    num_edges: int | None = None  # an estimate for progress and budgets; None: unknown
     feature_dim: int = 0  # 0: the graph has no node features
-    feature_columns: tuple[FeatureColumn, ...] = ()  # columns of a table; the sum of their widths is feature_dim
+    # if features come from a table: its columns; the sum of their widths is feature_dim
+    feature_columns: tuple[FeatureColumn, ...] = ()
     edge_feature_dim: int = 0
-    # Names of the relations of a knowledge graph: an edge's one feature is the number of its relation.
+    # Names of the relations of a knowledge graph. Each edge has one feature: the number of its relation.
     relations: tuple[str, ...] = ()
     has_edge_weight: bool = False
     has_edge_time: bool = False
     has_node_time: bool = False
     has_string_id: bool = False  # nodes have strings as ids
     has_label: bool = False
-    num_classes: int | None = None  # None with labels: counted (integers) or a regression target (floats)
-    class_names: tuple[str, ...] = ()  # of the classes, or of the L labels, in order; empty: numbers name them
-    label_bytes: int = 8  # a hint: bytes of the labels of one node
+    # if None with labels: ingestion counts classes (integers), or labels are a regression target (floats)
+    num_classes: int | None = None
+    # names of the classes, or of the L labels, in order; empty: they have only numbers
+    class_names: tuple[str, ...] = ()
+    label_bytes: int = 8  # an estimate: bytes of the labels of one node
     num_split_sets: int = 0
-    undirected_once: bool = False  # each undirected edge is given once: ingestion adds the reverse
-    symmetric: bool = False  # the source gives every edge's reverse, too, so out-edges are in-edges
+    undirected_once: bool = False  # the source gives each undirected edge once, and ingestion adds the reverse
+    # the source also gives the reverse of every edge, so lists of out-edges equal lists of in-edges
+    symmetric: bool = False
     provenance: Mapping[str, str] | None = None  # file names, versions, options, for the manifest
 
 
 class NodeSource(Protocol):
-    """Nodes of one type as a stream that can be read any number of times, each time the same."""
+    """Nodes of one type, as a stream that can be read any number of times and always gives the same nodes."""
 
     @property
     def info(self) -> SourceInfo: ...
 
     def nodes(self, chunk_nodes: int) -> Iterator[NodeChunk]:
-        """Yields chunks of at most about `chunk_nodes` nodes, from row 0 up."""
+        """Yields chunks of at most about `chunk_nodes` nodes, starting at row 0."""
         ...
 
 
 class EdgeSource(Protocol):
-    """Edges of one relation as a stream that can be read any number of times, each time the same."""
+    """Edges of one relation, as a stream that can be read any number of times and always gives the same edges."""
 
     @property
     def info(self) -> SourceInfo: ...
@@ -154,8 +162,8 @@ class GraphSource(NodeSource, EdgeSource, Protocol):
 
 @dataclass(frozen=True)
 class TypedSource:
-    """A graph with several types of nodes and of edges. Edges refer to rows of their source and target types. The fields of a relation's `info` that
-    describe nodes are ignored."""
+    """A graph with several types of nodes and of edges. Edges refer to rows of their source and target types. In the `info` of a relation,
+    the fields that describe nodes are ignored."""
 
     name: str
     nodes: Mapping[str, NodeSource]

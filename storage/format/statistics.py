@@ -1,7 +1,7 @@
-"""Statistics that ingestion measures and the manifest keeps, so that training and planning need not read the data again.
+"""Defines the statistics that ingestion measures and the manifest stores, so that training and planning need not read the data again.
 
 All numbers describe the full graph and do not depend on its partitions. `graphmill.storage.statistics.graph_measures` and
-`graphmill.storage.statistics.graph_set_measures` compute them. Parsing trusts nothing, as in `graphmill.storage.format.manifest`.
+`graphmill.storage.statistics.graph_set_measures` compute them. Parsing checks every field, like `graphmill.storage.format.manifest`.
 """
 
 import hashlib
@@ -13,19 +13,20 @@ from graphmill.storage.format.manifest_reader import ManifestReader
 from graphmill.storage.format.source import SPLIT_NAMES
 
 _DIGEST, _FINGERPRINT = 64, 32  # hexadecimal digits
-MAX_CLASS_COUNTS = 1 << 20  # numbers; for more classes or columns nothing is kept
+MAX_CLASS_COUNTS = 1 << 20  # most stored numbers; if there are more classes or columns, their statistics are not stored
 _LARGEST = 1e39  # more than any float32
 
 
 @dataclass(frozen=True)
 class CountStatistics:
-    """The distribution of a number >= 0 over nodes, or over graphs."""
+    """The distribution of a count over nodes or over graphs."""
 
     num: int  # of nodes, or graphs
     total: int
     minimum: int
     maximum: int
-    histogram: tuple[int, ...]  # how many nodes (graphs) have 0; 1; 2 or 3; 4 to 7; … up to the last nonzero bin
+    # how many nodes (or graphs) have the count 0; 1; 2 or 3; 4 to 7; … up to the last nonzero bin
+    histogram: tuple[int, ...]
 
     @property
     def mean(self) -> float:
@@ -34,7 +35,7 @@ class CountStatistics:
 
 @dataclass(frozen=True)
 class ColumnStatistics:
-    """The finite values of a column of features in some rows; all zeros if there are none."""
+    """Statistics of the finite values of a feature column in a set of rows; all zeros if there are no finite values."""
 
     mean: float
     deviation: float  # divided by the count
@@ -43,19 +44,19 @@ class ColumnStatistics:
 
 @dataclass(frozen=True)
 class FeatureStatistics:
-    """Statistics of the stored values. Norms are L2 norms of the rows without a non-finite value, to 9 digits."""
+    """Statistics of the stored values. Norms are L2 norms, to 9 digits; rows with a non-finite value are left out."""
 
     num_values: int
     num_nonzero: int
     num_nonfinite: int
     zero_or_one: bool  # whether all values are 0 or 1
-    minimum: float | None  # of the finite values; None: there are none
+    minimum: float | None  # minimum of the finite values; None: there are no finite values
     maximum: float | None
     mean_norm: float | None
     max_norm: float | None
-    fingerprint: str  # 128 bits of all values and their rows; against accidents, not attacks
-    # Columns in the training rows of each set of splits, set after set; in all rows if there are no training rows or no sets. Empty: too many columns, or an
-    # older version measured.
+    fingerprint: str  # 128-bit hash of all values and their rows; it detects accidents, not attacks
+    # Statistics of the columns in the training rows of each set of splits, one set after another. All rows are used if there are no training rows or no sets.
+    # Empty: there are too many columns, or an older version measured.
     columns: tuple[ColumnStatistics, ...] = ()
 
     @property
@@ -75,49 +76,54 @@ class TargetStatistics:
 
 @dataclass(frozen=True)
 class SplitStatistics:
-    """One set of splits. Tuples of four are by SPLIT_* code: none, train, valid, test."""
+    """Statistics of one set of splits. Tuples of four have an entry for each SPLIT_* code: none, train, valid, test."""
 
     num_nodes: tuple[int, ...]
     num_labelled: tuple[int, ...]
-    # Labelled nodes by class, or nodes with the answer yes by answer; None: no classes, or too many to keep.
+    # For each split: labelled nodes of each class, or for each answer the nodes whose answer is yes. None: no classes, or too many to store.
     class_counts: tuple[tuple[int, ...], ...] | None
-    training_target: TargetStatistics | None  # for labels that are one real number a node
-    num_training_edges: int | None  # between different labelled training nodes; None: no classes
-    num_agreeing_edges: int | None  # training edges with ends of one class
+    training_target: TargetStatistics | None  # if the label of a node is one real number
+    num_training_edges: int | None  # count of edges between two different labelled training nodes; None: no classes
+    num_agreeing_edges: int | None  # count of training edges whose two ends have the same class
     digest: str  # SHA-256 of the columns permanent id, label, split code, in ascending permanent id
-    weighted_homophily: float | None = None  # homophily with edges counted by weight; None: no or negative weights
-    training_targets: tuple[TargetStatistics, ...] = ()  # for labels that are several real numbers a node
+    # homophily with each edge counted by its weight; None: there are no weights, or negative weights
+    weighted_homophily: float | None = None
+    training_targets: tuple[TargetStatistics, ...] = ()  # if the label of a node is several real numbers
 
     @property
     def homophily(self) -> float | None:
-        """Share of the training edges with ends of one class."""
+        """Share of the training edges whose two ends have the same class."""
         return self.num_agreeing_edges / self.num_training_edges if self.num_training_edges else None  # type: ignore[operator]
 
 
 @dataclass(frozen=True)
 class GraphStatistics:
-    """Statistics of one graph. They count stored edges: after duplicates and self-loops were dropped and reverses added, if requested."""
+    """Statistics of one graph. They describe the stored edges, that is after the requested changes: duplicates and self-loops dropped, reverses added."""
 
     in_degree: CountStatistics
-    out_degree: CountStatistics  # in a relation between two types: over the nodes of its source type
-    num_isolated: int  # nodes without any edge; in a relation between two types: nodes of its target type
+    out_degree: CountStatistics  # for a relation between two types: the out-degrees of the nodes of its source type
+    # count of nodes without any edge; for a relation between two types: count of such nodes of its target type
+    num_isolated: int
     num_self_loops: int
-    num_duplicate_edges: int  # edges that would be dropped as duplicates
-    symmetric_edges: bool  # as many edges u -> v as v -> u for all u, v; by hashes, wrong with a chance of about 2^-128
-    symmetric_columns: bool | None  # reverses have equal weights and features, too; None: edges have none
-    edge_fingerprint: str  # 128 bits of all edges and their columns, by the ranks of permanent ids
+    num_duplicate_edges: int  # count of edges that would be dropped as duplicates
+    # whether there are as many edges u -> v as v -> u for all u, v; compared by hashes, wrong with a chance of about 2^-128
+    symmetric_edges: bool
+    # whether reverses also have equal weights and features; None: edges have no weights and features
+    symmetric_columns: bool | None
+    edge_fingerprint: str  # 128-bit hash of all edges and their columns; nodes are named by their ranks in permanent id
     feature: FeatureStatistics | None
     num_labelled: int
     class_counts: tuple[int, ...] | None
     splits: tuple[SplitStatistics, ...]
     node_digest: str  # SHA-256 of the columns permanent id, label, in ascending permanent id
-    least_weight: float | None = None  # of the edges; None: no or non-finite weights, or an older version measured
-    # Real-valued features of edges, over all edges. Empty: none, too many, or an older version measured.
+    # smallest weight of an edge; None: no weights, non-finite weights, or an older version measured
+    least_weight: float | None = None
+    # Statistics of the real-valued features of all edges. Empty: no such features, too many, or an older version measured.
     edge_columns: tuple[ColumnStatistics, ...] = ()
 
     @property
     def symmetric(self) -> bool:
-        """Whether the lists of in-edges, with their columns, are also the lists of out-edges."""
+        """Whether the lists of in-edges, with their columns, equal the lists of out-edges."""
         return self.symmetric_edges and self.symmetric_columns is not False
 
     @property
@@ -144,19 +150,20 @@ class GraphPartStatistics:
 
 @dataclass(frozen=True)
 class GraphSetStatistics:
-    """Statistics of many graphs. `parts`: first the graphs in no split, then each split by name."""
+    """Statistics of a set of graphs. `parts`: first the graphs that are in no split, then each split by name."""
 
     nodes: CountStatistics  # per graph
     edges: CountStatistics
     parts: tuple[GraphPartStatistics, ...]
-    digest: str  # SHA-256 of all columns but ids; does not depend on shards
-    # Real-valued features in the rows of training graphs, or of all graphs without such a split. Empty: none, too many, or an older version measured.
+    digest: str  # SHA-256 of all columns except ids; does not depend on shards
+    # Statistics of real-valued features in training graphs; in all graphs if there is no training split. Empty: no such features, too many, or an
+    # older version measured.
     node_columns: tuple[ColumnStatistics, ...] = ()
     edge_columns: tuple[ColumnStatistics, ...] = ()
 
 
 class GraphSizes(NamedTuple):
-    """What the statistics of a graph must agree with: fields of its `Manifest`."""
+    """The fields of a graph's `Manifest` that must agree with the statistics."""
 
     num_nodes: int
     num_sources: int
@@ -169,7 +176,7 @@ class GraphSizes(NamedTuple):
 
 
 class GraphSetSizes(NamedTuple):
-    """What the statistics of many graphs must agree with; `node_dim` and `edge_dim`: features."""
+    """The sizes of a set of graphs that must agree with the statistics. `node_dim`, `edge_dim`: number of features."""
 
     num_graphs: int
     num_nodes: int
@@ -181,7 +188,7 @@ class GraphSetSizes(NamedTuple):
 
 
 def read_graph_statistics(reader: ManifestReader, sizes: GraphSizes) -> GraphStatistics:
-    """The statistics in a manifest. Raises FormatError that names the field, also if numbers contradict each other or `sizes`."""
+    """Reads the statistics in a manifest. Raises a FormatError that names the field if a field is wrong, or if numbers contradict each other or `sizes`."""
     num_nodes, num_edges = sizes.num_nodes, sizes.num_edges
     feature_dim, num_sets = sizes.feature_dim, sizes.num_split_sets
     feature = reader.optional_inner("feature")
@@ -213,7 +220,7 @@ def read_graph_statistics(reader: ManifestReader, sizes: GraphSizes) -> GraphSta
 
 
 def read_graph_set_statistics(reader: ManifestReader, sizes: GraphSetSizes) -> GraphSetStatistics:
-    """The statistics of many graphs. Raises as `read_graph_statistics`."""
+    """Reads the statistics of a set of graphs. Raises the errors of `read_graph_statistics`."""
     num_graphs, num_nodes, num_edges, num_targets, num_splits, node_dim, edge_dim = sizes
     parts = reader.inners("parts")
     if len(parts) != num_splits + 1:
@@ -293,7 +300,7 @@ def _checked_classes(
     sizes: GraphSizes,
     num_labelled: Sequence[int],
 ) -> tuple[tuple[int, ...], ...]:
-    """Checks rows of counts by class against the numbers of labelled nodes; each answer is yes for at most all of them."""
+    """Checks that counts by class agree with the counts of labelled nodes. For answers, each count may be at most the count of labelled nodes."""
     num_classes, several = sizes.num_classes, sizes.label_kind == "answers"
     right = len(rows) == len(num_labelled) and all(
         len(row) == num_classes and (max(row, default=0) <= count if several else sum(row) == count)

@@ -1,6 +1,6 @@
-"""Pairs of nodes that a graph stores in addition to its edges: links that are held out for validation and test, and pairs that are no links.
+"""Defines the pairs of nodes that a graph stores in addition to its edges: links held out for validation and test, and pairs that are not links.
 
-Nodes are named by their rows in the graph's source, that is their ranks in ascending permanent id, which no partition changes.
+A node is named by its row in the graph's source, that is its rank in ascending permanent id. The row does not depend on partitions.
 """
 
 import hashlib
@@ -23,18 +23,18 @@ from graphmill.storage.format.manifest import StoredLinks
 from graphmill.storage.format.source import SPLIT_NAMES, SPLIT_TEST, SPLIT_TRAIN
 
 _DTYPES = {"source": "int64", "destination": "int64", "split": "int8", "is_link": "int8"}
-_OTHERS = ("time", "relation")  # int64, in graphs whose edges have them
+_OTHERS = ("time", "relation")  # int64 columns, in graphs whose edges have these columns
 
 
 @dataclass(frozen=True)
 class Links:
-    """Pairs of nodes with their split: links, and negatives, against which links of the same split are ranked."""
+    """Pairs of nodes with their split. A pair is a link or a negative. Links are ranked against the negatives of the same split."""
 
     source: np.ndarray  # int64 [m], rows of nodes
     destination: np.ndarray  # int64 [m]
     split: np.ndarray  # int8 [m], SPLIT_* codes without SPLIT_NONE
     is_link: np.ndarray  # int8 [m]: 1 for a link, 0 for a negative
-    # int64 [m + 1]: link i has the negative destinations negative[negative_ptr[i]:negative_ptr[i + 1]] for itself
+    # int64 [m + 1]: only link i uses the negative destinations negative[negative_ptr[i]:negative_ptr[i + 1]]
     negative_ptr: np.ndarray
     negative: np.ndarray  # int64
     time: np.ndarray | None = None  # int64 [m], if edges have times
@@ -70,19 +70,19 @@ class Links:
 
     @property
     def _columns(self) -> dict[str, str]:
-        """Types of the columns with a number for each link."""
+        """Types of the columns that have one number for each link."""
         return _DTYPES | {name: "int64" for name in _OTHERS if getattr(self, name) is not None}
 
     def take(self, rows: np.ndarray) -> "Links":
-        """These rows, in their order."""
+        """Returns these rows, in the given order."""
         counts = np.diff(self.negative_ptr)[rows]
         at = np.repeat(self.negative_ptr[:-1][rows] - pointers(counts)[:-1], counts) + np.arange(counts.sum())
         columns = {name: getattr(self, name)[rows] for name in self._columns}
         return Links(**columns, negative_ptr=pointers(counts), negative=self.negative[at])
 
     def canonical(self, *, symmetric: bool) -> "Links":
-        """Sorted by (split, source, destination, relation, time), each pair of a split once. In a symmetric graph the lower node of a pair comes first, unless
-        the link has a list of negatives, which belong to its source."""
+        """Sorts by (split, source, destination, relation, time), and keeps each pair of a split once. In a symmetric graph the lower node of a pair comes first,
+        unless the link has a list of negatives, because these belong to the link's source."""
         source, destination = self.source, self.destination
         if symmetric:
             swap = (source > destination) & (np.diff(self.negative_ptr) == 0)
@@ -98,7 +98,7 @@ class Links:
     def check(self, num_nodes: int, name: str, num_sources: int | None = None) -> None:
         """Raises DataError for an unknown node, a link from a node to itself (unless links have relations), and a split without a name.
 
-        `num_sources`: nodes of the source type, if links join two types.
+        `num_sources`: number of nodes of the source type, if links join two types.
         """
         of_sources, is_one_type = num_nodes if num_sources is None else num_sources, num_sources is None
         ends = ("link", self.source, of_sources), ("link", self.destination, num_nodes)
@@ -113,7 +113,7 @@ class Links:
             raise DataError(f"{name}: links: expected the splits {', '.join(SPLIT_NAMES[1:])}, got another code")
 
     def check_relations(self, count: int, name: str) -> None:
-        """Raises DataError unless the links have relations below `count` (0: the graph has no relations)."""
+        """Raises DataError unless all relation numbers of the links are below `count` (0: the graph and its links have no relations)."""
         if (self.relation is None) != (count == 0):
             expected, found = ("relations", "none") if count else ("none with a relation", "some")
             raise DataError(f"{name}: links: expected {expected}, got {found}")
@@ -122,7 +122,7 @@ class Links:
             raise DataError(f"{name}: links: expected relations 0 to {count - 1}, got {int(bad[0])}")
 
     def columns(self) -> dict[str, pa.Array]:
-        """The columns of links.arrow."""
+        """Returns the columns of links.arrow."""
         plain = {name: array_from_numpy(getattr(self, name)) for name in self._columns}
         return plain | {"negatives": neighbor_lists(self.negative_ptr, {"destination": self.negative})}
 
@@ -137,7 +137,7 @@ class Links:
         has_time: bool = False,
         num_relations: int = 0,
     ) -> "Links":
-        """The links of a file, as views. Raises FormatError if its columns differ from `columns`, or it names an unknown node."""
+        """Returns the links of a file as views. Raises FormatError if the file's columns differ from `columns`, or if a node is unknown."""
         others = {name: "int64" for name, exists in zip(_OTHERS, (has_time, num_relations), strict=True) if exists}
         columns = {name: numpy_column(batch, name, dtype, path) for name, dtype in (_DTYPES | others).items()}
         negative_ptr, lists = struct_column(batch, "negatives", path)
@@ -151,7 +151,7 @@ class Links:
         return links
 
     def stored(self, reverse: str = "") -> StoredLinks:
-        """Counts of each kind by split, and the digest of all links. `reverse`: the relation of the reverse edges."""
+        """Returns the count of each kind by split, and the digest of all links. `reverse`: the relation of the reverse edges."""
         digest = hashlib.sha256()
         for field in fields(self):
             if (column := getattr(self, field.name)) is not None:
