@@ -241,7 +241,7 @@ class StoredGraph(GraphSnapshot):
         return PartitionReader(self, index, verify=False).nodes()[0]
 
     def string_ids(self, index: int, *, verify: bool = False) -> pa.LargeStringArray:
-        """Returns the ids that a partition's nodes have in the source, mapped. Raises ConfigError if these ids are numbers, and the FormatErrors of `partition`."""
+        """Returns the source's ids of a partition's nodes, mapped. Raises ConfigError if these ids are numbers, FormatError like `partition`."""
         if self.manifest.id_kind != "string":
             raise ConfigError(f"{self.url}: expected nodes with strings as ids, got whole numbers")
         return PartitionReader(self, index, verify).string_ids()
@@ -257,7 +257,7 @@ class StoredGraph(GraphSnapshot):
         self.verify_lists(self.verify_nodes())
 
     def verify_nodes(self) -> np.ndarray:
-        """Checks the files of nodes and encodings, and returns the permanent ids of all nodes, int64 [num_nodes] by stored id. Raises FormatError for damage."""
+        """Checks the files of nodes and encodings. Returns the permanent ids of all nodes, int64 [num_nodes] by stored id. Raises FormatError for damage."""
         parts = range(self.manifest.num_partitions)
         # Before memory for all ids is allocated, the reader compares each count with the file.
         original_id = np.concatenate(

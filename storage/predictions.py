@@ -192,7 +192,7 @@ def _first_id(file: pq.ParquetFile, group: int) -> int:
 
 
 def _strangers(filesystem: fsspec.AbstractFileSystem, path: str) -> list[str]:
-    """Returns the names that are not from predictions. Empty for a folder with settings, because predictions write and remove only files with their own names."""
+    """Returns the names that are not from predictions. Empty for a folder with settings, because predictions write and remove only their own names."""
     names = names_there(filesystem, path)
     return [] if SETTINGS in names else [name for name in names if name not in (DATA, SOURCE)]
 

@@ -81,8 +81,8 @@ class Links:
         return Links(**columns, negative_ptr=pointers(counts), negative=self.negative[at])
 
     def canonical(self, *, symmetric: bool) -> "Links":
-        """Sorts by (split, source, destination, relation, time), and keeps each pair of a split once. In a symmetric graph the lower node of a pair comes first,
-        unless the link has a list of negatives, because these belong to the link's source."""
+        """Sorts by (split, source, destination, relation, time), and keeps each pair of a split once. In a symmetric graph the lower node of a pair
+        comes first, unless the link has a list of negatives, because these negatives belong to the link's source."""
         source, destination = self.source, self.destination
         if symmetric:
             swap = (source > destination) & (np.diff(self.negative_ptr) == 0)

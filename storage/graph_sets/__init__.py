@@ -1,1 +1,1 @@
-"""Sets of many small graphs: their source, writer and reader. Imports: storage.snapshots, .splits, .statistics and what they import."""
+"""Stores sets of many small graphs: source interface, writer and reader. Imports: storage.snapshots, .splits, .statistics and what they import."""

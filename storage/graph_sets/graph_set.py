@@ -1,13 +1,13 @@
-"""Many small graphs on disk, such as molecules: shards of Arrow files, opened as one store that returns graphs by number.
+"""Reads sets of many small graphs, such as molecules, from shards of Arrow files. The shards are opened as one store that returns graphs by index.
 
     manifests/000001.json                    kind many-graphs; counts, schema, shards, files with checksums (`graphmill.storage.snapshots.snapshots`)
     data/<snapshot>/part-00000/graphs.arrow  one row per graph: `nodes` (list of feature rows), `edges` (list of source, destination, feature),
                               `target`, `split`, `original_id` (the row of the source); list offsets are the node and edge pointers. Optional:
                               `node_label` (list of classes, -1: none), `pairs` (list of two nodes and 0 or 1), `id` (ids of the source)
-    data/<snapshot>/rejects.csv              the source's rows that are no graph, if any
+    data/<snapshot>/rejects.csv              the source's rows that are not graphs, if there are any
 
-Opening maps the files and makes the checks of `graphmill.storage.graph`: sizes, Arrow structure, pointers, and that edges stay in their graph. `verify` adds
-checksums and categories. `graphmill.samplers.methods.graph_batches.GraphBatchSampler` draws from the store.
+Opening maps the files and makes the same checks as `graphmill.storage.graph`: sizes, Arrow structure, pointers, and that both ends of every edge lie in its
+graph. `verify` also checks checksums and categories. `graphmill.samplers.methods.graph_batches.GraphBatchSampler` draws from the store.
 """
 
 import csv
@@ -65,7 +65,7 @@ class GraphShard:
     target: np.ndarray | None = None  # float32 [g, num_targets], NaN: missing
     node_label: np.ndarray | None = None  # int16 [n, 1], -1: none
     pair_ptr: np.ndarray | None = None  # int64 [g + 1]
-    pairs: np.ndarray | None = None  # int32 [p, 3]: two nodes, positions within their graph, and 0 or 1
+    pairs: np.ndarray | None = None  # int32 [p, 3]: two nodes, as positions within their graph, and the label 0 or 1
     ids: pa.Array | None = None  # [g], the source's ids
 
     def __repr__(self) -> str:
@@ -78,13 +78,14 @@ class GraphShard:
 
 @dataclass(frozen=True)
 class StoredGraphs:
-    """All graphs of a directory by number, 0 … num_graphs - 1, in the order of their source."""
+    """All graphs of a directory, by index 0 … num_graphs - 1, in the order of the source."""
 
     url: str
     manifest: GraphSetManifest
     shards: tuple[GraphShard, ...]
 
-    def __reduce__(self):  # pickled by name: another process, even in another working directory, maps the same files
+    # pickled by its path, so that another process, even in another working directory, maps the same files
+    def __reduce__(self):
         return open_graphs, (absolute_url(self.url), self.manifest.snapshot)
 
     def __repr__(self) -> str:
@@ -129,7 +130,7 @@ class StoredGraphs:
 
     @cached_property
     def original_id(self) -> np.ndarray:
-        """int64 [num_graphs]: the row of the source, from 0, without header and empty lines."""
+        """int64 [num_graphs]: the row in the source, from 0; the header and empty lines do not count."""
         return _joined([shard.original_id for shard in self.shards])
 
     @property
@@ -142,7 +143,7 @@ class StoredGraphs:
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """Names of the classes, in order; empty if classes have only numbers."""
+        """Names of the classes, in order; empty if the classes have only numbers."""
         return self.manifest.class_names
 
     @property
@@ -150,13 +151,13 @@ class StoredGraphs:
         return self.manifest.split_names
 
     def split(self, name: str) -> np.ndarray:
-        """int64: the graphs of this part, ascending. Raises ConfigError for an unknown part."""
+        """int64: the indices of the graphs of this part, ascending. Raises ConfigError for an unknown part."""
         if name not in self.split_names:
             raise ConfigError(f"{self.url}: expected a split of {', '.join(self.split_names) or 'none'}, got {name!r}")
         return self._with_code(self.split_names.index(name) + 1)
 
     def unsplit(self) -> np.ndarray:
-        """int64: the graphs in no part, ascending."""
+        """int64: the indices of the graphs that are in no part, ascending."""
         return self._with_code(0)
 
     def _with_code(self, code: int) -> np.ndarray:
@@ -171,13 +172,13 @@ class StoredGraphs:
         return self._rows_of(split, "pairs", "pair_ptr")[:, 2]
 
     def _rows_of(self, split: str, rows: str, ptr: str) -> np.ndarray:
-        """The shards' `rows` that belong to this part's graphs, by the shards' pointers `ptr`."""
+        """Returns the rows that belong to this part's graphs. `rows`, `ptr`: names of the column and of its pointers in each shard."""
         code = self.split_names.index(split) + 1
         chosen = ((shard, np.repeat(shard.split == code, np.diff(getattr(shard, ptr)))) for shard in self.shards)
         return np.concatenate([getattr(shard, rows)[kept] for shard, kept in chosen])
 
     def fetch(self, graph: np.ndarray) -> PackedGraphs:
-        """These graphs, in this order, as new arrays. Raises ConfigError for a number outside the store."""
+        """Returns the graphs at these indices, in the given order, as new arrays. Raises ConfigError for an index outside the store."""
         graph = np.asarray(graph, np.int64)
         if len(graph) and not 0 <= int(graph.min()) <= int(graph.max()) < len(self):
             raise ConfigError(
@@ -212,7 +213,7 @@ class StoredGraphs:
         return packed if packed.node_label is None else replace(packed, node_label=packed.node_label[:, 0])
 
     def _by_shard(self, graph: np.ndarray) -> Iterator[tuple[GraphShard, np.ndarray, np.ndarray]]:
-        """(shard, numbers in the shard, positions in `graph`) of each shard that has some of these graphs."""
+        """Yields (shard, indices in the shard, positions in `graph`) for each shard that has any of these graphs."""
         if len(self.shards) == 1:
             yield self.shards[0], graph, np.arange(len(graph))
             return
@@ -223,7 +224,7 @@ class StoredGraphs:
             yield self.shards[index], graph[place] - offsets[index], place
 
     def rejects(self) -> list[Reject]:
-        """Rows of the source that are no graph. Raises FormatError if their list is missing or damaged."""
+        """Returns the rows of the source that are not graphs. Raises FormatError if the file that lists them is damaged."""
         entry = self.manifest.files.get(REJECTS_NAME)
         if entry is None:
             return []
@@ -237,7 +238,7 @@ class StoredGraphs:
         return [Reject(int(line), text, reason) for line, text, reason in rows]
 
     def verify(self) -> None:
-        """Reads every byte; checks checksums, and that categories lie in their vocabularies. Raises FormatError at the first damage."""
+        """Reads every byte. Checks the checksums, and that categories lie in their vocabularies. Raises FormatError at the first damage."""
         filesystem, path = split_url(self.url)
         self.rejects()
         for index in range(self.manifest.num_shards):
@@ -258,7 +259,7 @@ class StoredGraphs:
 
 
 def open_graphs(url: str, snapshot: int | None = None) -> StoredGraphs:
-    """Opens the newest snapshot, or the given one, of the graphs at a path or fsspec URL. Raises FormatError if there is none, or if it is damaged."""
+    """Opens the newest snapshot, or the given snapshot, of the set of graphs at a path or fsspec URL. Raises FormatError if it does not exist or is damaged."""
     filesystem, path = split_url(url)
     make = "graphmill ingest <source>"
     manifest = parse_graph_set_manifest(*read_manifest(filesystem, path, url, snapshot, make))
@@ -382,7 +383,7 @@ def _node_labels(batch: pa.RecordBatch, node_ptr: np.ndarray, manifest: GraphSet
 
 
 def _check_pairs(shard: GraphShard, where: str) -> None:
-    """Raises FormatError for a pair with a node outside its graph, or with a label other than 0 and 1."""
+    """Raises FormatError if a node of a pair lies outside the pair's graph, or if a label is not 0 or 1."""
     assert shard.pairs is not None
     assert shard.pair_ptr is not None
     sizes = np.repeat(np.diff(shard.node_ptr), np.diff(shard.pair_ptr))
@@ -420,7 +421,7 @@ def _copy_rows(
 
 
 def _sizes(ptr: np.ndarray) -> np.ndarray:
-    """Sizes of the lists between these pointers. Raises FormatError if the mapped pointers no longer ascend."""
+    """Returns the sizes of the lists between these pointers. Raises FormatError if the mapped pointers do not ascend any more."""
     sizes = np.diff(ptr)
     if len(sizes) and sizes.min() < 0:
         raise damaged("graphs")

@@ -1,4 +1,4 @@
-"""The interface between importers of many graphs and `write_graphs`: graphs one after another, and their common properties."""
+"""Defines the interface between importers of many graphs and `write_graphs`: a stream of graphs, and the properties that all graphs share."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -17,9 +17,9 @@ from graphmill.storage.graph_sets.packed_graphs import PackedGraphs
 
 @dataclass(frozen=True)
 class RawGraph:
-    """One graph as a source gives it."""
+    """One graph, in the form in which a source gives it."""
 
-    split: int  # code c is the info's split_names[c - 1]; 0: in no part
+    split: int  # code c means split_names[c - 1] of the info; 0: in no part
     num_nodes: int
     edge_index: np.ndarray  # integer [2, m]
     node_feature: np.ndarray | None = None  # [n, dim]
@@ -31,7 +31,7 @@ class RawGraph:
 
 @dataclass(frozen=True)
 class GraphSetSource:
-    """Many graphs. Every call of `graphs()` returns the same graphs."""
+    """A source of many graphs. Every call of `graphs()` returns the same graphs."""
 
     info: GraphSetInfo
     graphs: Callable[[], Iterator[RawGraph]]
@@ -39,7 +39,7 @@ class GraphSetSource:
 
 
 def shards(source: GraphSetSource, most: int, progress: Progress) -> Iterator[pa.RecordBatch]:
-    """Checked shards of at most `most` graphs. Raises DataError, with the number, for a graph that does not fit the info."""
+    """Yields shards of at most `most` checked graphs. For a graph that does not match the info, raises a DataError with the graph's index."""
     numbered = enumerate(source.graphs())
     while block := list(islice(numbered, most)):
         yield _shard(source.info, block)
@@ -74,7 +74,7 @@ def _joined(rows: Iterable[np.ndarray | None], dtype: str | None) -> np.ndarray 
 
 
 def _problem(info: GraphSetInfo, graph: RawGraph) -> str | None:
-    """The reason why the graph does not fit the info; None if it fits."""
+    """Returns the reason why the graph does not match the info; None if it matches."""
     edges, num_nodes = graph.edge_index, graph.num_nodes
     if not 0 < num_nodes <= np.iinfo(info.index_dtype).max:
         return f"expected 1 to {np.iinfo(info.index_dtype).max} nodes, got {num_nodes}"

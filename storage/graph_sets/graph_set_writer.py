@@ -1,4 +1,4 @@
-"""Writes many small graphs as a snapshot of shards, which appears whole or not at all."""
+"""Writes many small graphs as a snapshot of shards. The whole snapshot appears at once, or nothing appears."""
 
 import csv
 from collections import Counter
@@ -24,7 +24,7 @@ from graphmill.storage.statistics.graph_set_measures import GraphSetMeasure
 
 @dataclass(frozen=True)
 class GraphSetInfo:
-    """Common properties of the graphs of a set. `GraphSetManifest` describes the fields."""
+    """The properties that all graphs of a set share. `GraphSetManifest` describes the fields."""
 
     name: str
     node: RowSchema = NO_FEATURES
@@ -53,11 +53,11 @@ def write_graphs(
     scratch: str | None = None,
     narrowed: Callable[[GraphSetInfo], GraphSetInfo] = lambda info: info,
 ) -> GraphSetManifest:
-    """Writes each batch (columns of `graphmill.storage.graph_sets.graph_set.shard_batch`) as a shard; memory holds one batch.
+    """Writes each batch (columns of `graphmill.storage.graph_sets.graph_set.shard_batch`) as a shard. Only one batch is in memory at a time.
 
-    `rejects` are read after all shards. Then `narrowed` may narrow the schemas and classes of the info to the values that occurred. `scratch`: a local directory
-    for files on their way to a remote `url`. Raises ConfigError if `url` cannot be used, DataError if there is no graph, ConflictError if another writer was
-    first, FormatError if writing fails.
+    `rejects` are read after all shards. Then `narrowed` may reduce the schemas and classes of the info to the values that occurred. `scratch`: a local directory
+    for temporary files before the upload to a remote `url`. Raises ConfigError if `url` cannot be used, DataError if there is no graph, ConflictError if
+    another writer published first, FormatError if writing fails.
     """
     with write_snapshot(url, overwrite=overwrite, scratch=scratch) as writer:
         return writer.commit(_write(writer, info, shards, rejects, narrowed))

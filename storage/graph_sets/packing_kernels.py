@@ -1,6 +1,6 @@
-"""Kernels over many packed graphs: they copy graphs out and check the ends of edges. All release the GIL.
+"""Compiled loops over many packed graphs. They copy graphs out of shards and check the ends of edges. All loops release the GIL.
 
-Rows are copied as bytes, so that one compiled kernel serves every dtype. Callers must check graph numbers and pointers.
+Rows are copied as bytes, so that one compiled loop serves every dtype. Callers must check graph indices and pointers.
 """
 
 from graphmill.core.compile_cache import compiled
@@ -8,8 +8,8 @@ from graphmill.core.compile_cache import compiled
 
 @compiled
 def copy_rows(ptr, graph, row_bytes, source, place, out_ptr, out):
-    """Copies the rows [ptr[g], ptr[g + 1]) of every graph to the rows from out_ptr[place] on. Returns False, and stops, if `ptr` no longer fits `out_ptr` and
-    `source`. `source`, `out`: uint8, flat."""
+    """Copies the rows [ptr[g], ptr[g + 1]) of every graph g to the rows from out_ptr[place] on. Stops and returns False if `ptr` does not match `out_ptr` and
+    `source` any more. `source`, `out`: flat uint8 arrays."""
     for i in range(len(graph)):
         start, to = ptr[graph[i]] * row_bytes, out_ptr[place[i]] * row_bytes
         length = out_ptr[place[i] + 1] * row_bytes - to
@@ -22,7 +22,7 @@ def copy_rows(ptr, graph, row_bytes, source, place, out_ptr, out):
 
 @compiled
 def copy_ends(ptr, graph, source, place, out_ptr, out):
-    """Like `copy_rows`, for one end of every edge, from any integer dtype to int32."""
+    """Like `copy_rows`, but copies one end of every edge, from any integer dtype to int32."""
     for i in range(len(graph)):
         start, to = ptr[graph[i]], out_ptr[place[i]]
         length = out_ptr[place[i] + 1] - to
@@ -35,7 +35,7 @@ def copy_ends(ptr, graph, source, place, out_ptr, out):
 
 @compiled
 def first_edge_outside(node_ptr, edge_ptr, source, destination):
-    """The first edge with an end outside its graph, or -1."""
+    """Returns the first edge with an end outside the edge's graph; -1 if there is none."""
     for g in range(len(node_ptr) - 1):
         size = node_ptr[g + 1] - node_ptr[g]
         for e in range(edge_ptr[g], edge_ptr[g + 1]):

@@ -1,4 +1,4 @@
-"""A split that ingestion draws for a set of graphs and that replaces the source's split."""
+"""Draws a new split for a set of graphs during ingestion; it replaces the source's split."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
@@ -12,13 +12,13 @@ from graphmill.storage.graph_sets.graph_set_writer import GraphSetInfo
 from graphmill.storage.splits.drawn_split import draw_split
 from graphmill.storage.splits.split_options import SplitOptions
 
-Batches = Callable[[], Iterable[pa.RecordBatch]]  # shards, the same at each call
-Groups = Callable[[np.ndarray], np.ndarray]  # from rows of the source (int64 [n]) to an integer each
+Batches = Callable[[], Iterable[pa.RecordBatch]]  # returns the shards; each call returns the same shards
+Groups = Callable[[np.ndarray], np.ndarray]  # maps rows of the source (int64 [n]) to one integer per row, the group
 Resplit = tuple[GraphSetInfo, Iterable[pa.RecordBatch]]
 
 
 def resplit(info: GraphSetInfo, batches: Batches, options: SplitOptions, groups: Groups | None = None) -> Resplit:
-    """The shards with a new split of the graphs that have a target; other graphs are in no part. `groups`: scaffolds of molecules.
+    """Returns the shards with a new split of the graphs that have a target. Graphs without a target are in no part. `groups`: gives the scaffolds of molecules.
 
     Raises ConfigError if the set cannot be split in this way, DataError for fewer than two graphs, or scaffolds, to divide.
     """
@@ -37,7 +37,7 @@ def resplit(info: GraphSetInfo, batches: Batches, options: SplitOptions, groups:
 
 
 def fill_parts(info: GraphSetInfo, batches: Batches, groups: Groups) -> Resplit:
-    """The shards as they are if graphs with a target train and validate; otherwise split 80/10/10, each group whole."""
+    """Returns the shards unchanged if the training and the validation part both have graphs with a target. Otherwise splits 80/10/10; a group is never divided."""
     row, target, codes = _columns(info, batches)
     known, label = ~np.isnan(target).all(axis=1), groups(row)
     if {SPLIT_TRAIN, SPLIT_VALID} <= set(codes[known].tolist()) or len(np.unique(label[known])) < 2:
@@ -48,7 +48,7 @@ def fill_parts(info: GraphSetInfo, batches: Batches, groups: Groups) -> Resplit:
 
 
 def _columns(info: GraphSetInfo, batches: Batches) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(int64 [n] rows of the source, float32 [n, num_targets], int8 [n] split codes)."""
+    """Returns (int64 [n] rows of the source, float32 [n, num_targets] targets, int8 [n] split codes)."""
     names = ("original_id", "split", *(("target",) if info.target_names else ()))
     table = pa.Table.from_batches([batch.select(names) for batch in batches()])
     target = table["target"].combine_chunks().flatten().to_numpy() if info.target_names else np.empty(0, np.float32)

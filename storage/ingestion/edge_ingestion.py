@@ -1,7 +1,7 @@
-"""Writes the edges of one relation into the partitions of their targets: spills them into buckets of consecutive targets, sorts each bucket, measures it, and
-writes neighbor lists.
+"""Writes the edges of one relation into the partitions of their targets. It spills the edges into buckets of consecutive targets, sorts and measures each
+bucket, and writes neighbor lists.
 
-A plain graph has one relation, with the same nodes as sources and targets.
+A plain graph has one relation, whose sources and targets are the same nodes.
 """
 
 from collections import Counter
@@ -39,8 +39,8 @@ _NO_TIME = np.int64(np.iinfo(np.int64).min)  # numpy's NaT
 
 
 class EdgeIngestion:
-    """Ingests `edges`, from nodes of `sources` to nodes of `targets` (the same object for one type); `times`: of the sources and the targets, or None. Files go
-    into the folder `folder` of each partition and of the writer's scratch."""
+    """Ingests `edges` from nodes of `sources` to nodes of `targets` (the same object for one type). `times`: times of the source nodes and of the target nodes, or
+    None. `folder`: name of the folder for the files, in each partition and in the writer's scratch directory."""
 
     def __init__(
         self,
@@ -60,13 +60,13 @@ class EdgeIngestion:
         self.is_one_type = sources is targets
         undirected = options.undirected
         self.add_reverse = self.is_one_type and (self.info.undirected_once if undirected is None else undirected)
-        # A source that gives each undirected edge once has no duplicates to drop; a directed source may have both directions.
+        # A source that gives each undirected edge once has no duplicates to drop. A directed source may have both directions of an edge.
         self.sum_duplicates = self.add_reverse and not self.info.undirected_once and not options.drop_duplicates
         self.drop_duplicates = options.drop_duplicates or self.sum_duplicates
         self.drop_self_loops = self.is_one_type and options.drop_self_loops
         self.symmetric = self.is_one_type and (self.add_reverse or self.info.symmetric)
         self.out_edges = options.out_edges and self.is_one_type and not self.symmetric
-        # Edges without times get the later time of their ends.
+        # An edge without a time gets the later time of its two ends.
         self.times = (None, None) if self.info.has_edge_time else times
         self.has_edge_time = self.info.has_edge_time or any(time is not None for time in self.times)
         self._check_relations()
@@ -77,10 +77,10 @@ class EdgeIngestion:
             feature_dim=self.info.edge_feature_dim,
         )
         num_threads = num_cores() if options.num_threads is None else options.num_threads
-        self.num_threads = num_threads if num_threads > 1 else 0  # in addition to this thread
+        self.num_threads = num_threads if num_threads > 1 else 0  # threads in addition to this thread
 
     def _check_relations(self) -> None:
-        """Raises DataError or ConfigError if edges have relations together with times, added reverses or dropped duplicates."""
+        """Edges with relation numbers cannot have times, added reverses or dropped duplicates: raises DataError or ConfigError if they do."""
         name, relations = self.info.name, self.info.relations
         if not relations:
             return
@@ -99,12 +99,12 @@ class EdgeIngestion:
             )
 
     def write(self, nodes: NodeColumns, feature: FeatureStatistics | None) -> tuple[GraphStatistics, dict[str, Any]]:
-        """Writes the lists of every partition. Returns the statistics of edges and of their targets' columns, and the manifest's fields for edges."""
+        """Writes the lists of every partition. Returns the statistics of the edges and of the columns of their targets, and the manifest's fields for edges."""
         num_partitions = self.targets.num_partitions
         self.progress("edges", 0, self.info.num_edges)
         buckets = {"topology": self._new_buckets("edges", self.columns)}
         if self.out_edges:
-            # Features are stored with the in-edges only; out-edges refer to them by edge id.
+            # Features are stored only with the in-edges. Out-edges refer to them by edge id.
             of_out_edges = {name: kind for name, kind in self.columns.items() if name != "feature"}
             buckets["out_topology"] = self._new_buckets("out_edges", of_out_edges)
         self._spill_edges(buckets)
@@ -114,7 +114,7 @@ class EdgeIngestion:
             nodes,
             num_edge_columns=self.info.has_edge_weight + 2 * self.has_edge_time + self.info.edge_feature_dim,
             edge_dim=0 if self.info.relations else self.info.edge_feature_dim,
-            is_symmetric=self.symmetric,  # a false claim of the source is refused below
+            is_symmetric=self.symmetric,  # if the source's claim is false, an error is raised below
             num_sources=None if self.is_one_type else self.sources.num_nodes,
             max_edges=sum(buckets["topology"].num_spilled(partition) for partition in range(num_partitions)),
         )
@@ -137,7 +137,7 @@ class EdgeIngestion:
 
     @property
     def provenance(self) -> dict[str, str]:
-        """The changes to the source's edges."""
+        """Describes the changes that were made to the source's edges."""
         return {
             "reverse_edges_added": str(self.add_reverse).lower(),
             "duplicates": "summed" if self.sum_duplicates else "first" if self.drop_duplicates else "kept",
@@ -159,7 +159,7 @@ class EdgeIngestion:
         )
 
     def _spill_edges(self, all_buckets: dict[str, EdgeBuckets]) -> None:
-        """Reads the source's edges once, checks them, and spills them by owner and destination (out-edges: by source)."""
+        """Reads the source's edges once, checks them, and spills them by partition and destination (out-edges: by source node)."""
         buckets, id_of_row = all_buckets["topology"], self.targets.id_of_row
 
         def group(numbered: tuple[int, EdgeChunk]) -> dict[str, GroupedEdges]:
@@ -182,21 +182,21 @@ class EdgeIngestion:
             for name, edges in grouped.items():
                 all_buckets[name].append(edges)
 
-        # This thread reads the source, several group the edges, one writes them.
+        # This thread reads the source, several threads group the edges, and one thread writes them.
         all_grouped = ordered_map(group, numbered(), buckets.num_groupers)
         with closing(ordered_map(append, all_grouped, min(1, buckets.num_groupers))) as appended:
             for _ in appended:
                 self.progress("edges", done, self.info.num_edges)
 
     def _checked_edges(self, first: int, chunk: EdgeChunk) -> SpilledEdges:
-        """The checked edges of a chunk that begins with edge number `first`. Raises DataError."""
+        """Checks a chunk of edges, and returns its edges. `first`: index of the chunk's first edge. Raises DataError."""
         info, options = self.info, self.options
         count = len(chunk.src)
         if len(chunk.dst) != count:
             raise DataError(f"{info.name}: expected as many sources as destinations, got {count} and {len(chunk.dst)}")
         columns = _edge_columns(info, chunk, options.allow_nonfinite)
         for ids, num_nodes in ((chunk.src, self.sources.num_nodes), (chunk.dst, self.targets.num_nodes)):
-            # As unsigned numbers, negative ids are larger than all others.
+            # As unsigned numbers, negative ids are larger than all valid ids.
             if count and ids.astype(np.int64, copy=False).view(np.uint64).max() >= num_nodes:
                 bad = (ids < 0) | (ids >= num_nodes)
                 row = int(np.argmax(bad))
@@ -216,12 +216,12 @@ class EdgeIngestion:
         return edges.where(edges.src != edges.dst) if self.drop_self_loops else edges
 
     def time_of_ends(self, src: np.ndarray, dst: np.ndarray) -> np.ndarray | None:
-        """The times of edges from the times of their ends; None if edges have times, or neither end has."""
+        """Computes the times of edges from the times of their ends; None if edges have their own times, or if no end has a time."""
         ends = [time[rows] for time, rows in zip(self.times, (src, dst), strict=True) if time is not None]
         return np.maximum(*ends) if len(ends) == 2 else ends[0] if ends else None
 
     def _is_symmetric(self, statistics: GraphStatistics) -> bool:
-        """Whether the lists of in-edges are also the lists of out-edges. Raises DataError if the source claims so and it is false."""
+        """Whether the lists of in-edges equal the lists of out-edges. Raises DataError if the source claims that they are equal but they differ."""
         if self.info.symmetric and not statistics.symmetric:
             expected = (
                 "each edge's reverse with its weight, time and features"
@@ -232,7 +232,7 @@ class EdgeIngestion:
                 f"{self.info.name}: the source says that it is symmetric: expected {expected}, some of {statistics.in_degree.total} edges "
                 "lack it (by their hashes); ingest it with --reverse-edges add"
             )
-        # An edge and its reverse have different ids, and lists of in-edges would give the reverse's id.
+        # With edge ids the lists differ: an edge and its reverse have different ids, and the list of in-edges has the id of the reverse.
         return self.symmetric or (statistics.symmetric and not self.options.edge_ids)
 
     def _write_lists(self, name: str, buckets: EdgeBuckets, measure: EdgeMeasure | None) -> None:
@@ -249,7 +249,7 @@ class EdgeIngestion:
     def _sorted_lists(
         self, buckets: EdgeBuckets, measure: EdgeMeasure | None
     ) -> Iterator[Iterator[tuple[int, Iterator[SortedLists]]]]:
-        """(partition, its lists in pieces) of every partition; take them in order. Lists are measured as they are taken."""
+        """Yields (partition, pieces of its lists) for every partition. The consumer must take them in order; lists are measured when they are taken."""
 
         def lists_of(bucket: Bucket) -> tuple[SortedLists, EdgeSums | None]:
             lists = bucket.lists(self.sources.id_of_row)
@@ -271,7 +271,7 @@ class EdgeIngestion:
     def _write_edges(
         self, name: str, lists: Iterable[SortedLists], num_owned: int, most_edges: int, directory: Path
     ) -> list[Path]:
-        """Writes the lists of one partition, and edges.arrow with the in-edges. Returns the files."""
+        """Writes the lists of one partition; with the in-edges also edges.arrow. Returns the files."""
         spool = SortedEdges(
             self.scratch / "sorted",
             self.sources.id_of_row.dtype,
@@ -299,7 +299,7 @@ class EdgeIngestion:
 
 
 def _edge_columns(info: SourceInfo, chunk: EdgeChunk, allow_nonfinite: bool) -> dict[str, np.ndarray]:
-    """The weights, times and features of a chunk. Raises DataError if they do not fit `info`."""
+    """Returns the weights, times and features of a chunk. Raises DataError if they do not match `info`."""
     count, columns = len(chunk.src), {"weight": chunk.weight, "time": chunk.time, "feature": chunk.feature}
     shapes = {
         "weight": (count,) if info.has_edge_weight else None,

@@ -1,10 +1,10 @@
 """Holds links out of a graph's edges for validation and test.
 
-A held-out link is no edge of the stored graph, in either direction, so no sampler, encoding, statistic or
-partitioner sees it. Held-out edges are drawn by a pure function of (seed, the edge's two nodes), or chosen by their times, or given by the source
-(`links`). Nodes are named by their rows in the source, that is their ranks in ascending permanent id.
+The stored graph has no edge for a held-out link, in either direction. Therefore no sampler, encoding, statistic or
+partitioner sees the link. Held-out edges are drawn by a pure function of the seed and the edge's two nodes, or chosen by their times, or given by the source
+(`links`). A node is named by its row in the source, that is its rank in ascending permanent id.
 
-In a typed graph links are held out of one relation; the relation with the reverse edges loses their reverses.
+In a typed graph links are held out of one relation. Their reverses are removed from the relation with the reverse edges.
 """
 
 from collections.abc import Iterator, Mapping
@@ -31,41 +31,43 @@ from graphmill.storage.ingestion.ingest_options import NO_REVERSE, IngestOptions
 from graphmill.storage.ingestion.typed_sources import OnlyRelation, Reversed, reverse_of
 from graphmill.storage.splits.drawn_split import split_of_times, times_at
 
-Sizes = tuple[int | None, int]  # nodes of a relation's source type (None: the target type) and of its target type
+# number of nodes of a relation's source type (None: source and target type are the same) and of its target type
+Sizes = tuple[int | None, int]
 _CHUNK = 1 << 20  # edges read at once
 _MOST_KEYS = 1 << 63
-_MOST_REPEATED = 0.5  # share of held-out pairs that another relation may have; a larger share is no coincidence
-_PURPOSE = 0x6C696E6B  # "link": makes these draws independent of other draws with the seed
+_MOST_REPEATED = 0.5  # another relation with at least this share of the held-out pairs repeats them not only by chance
+_PURPOSE = 0x6C696E6B  # "link": makes these draws independent of other draws with the same seed
 
 
 @runtime_checkable
 class LinkSource(Protocol):
-    """A source that gives the held-out links."""
+    """A source that also gives the held-out links."""
 
     @property
     def links(self) -> Links | None:
-        """None: no links are held out."""
+        """The held-out links; None: no links are held out."""
         ...
 
     @property
     def repeats_links(self) -> bool:
-        """Whether held-out links may be edges, too, as in published data (ogbl-collab: pairs that meet again)."""
+        """Whether held-out links may also be edges, like in published data (ogbl-collab: pairs that meet again)."""
         ...
 
 
 class MessageEdges:
-    """A source without its held-out edges, which are known after all edges have been read."""
+    """A source without its held-out edges. The held-out edges are known only after all edges have been read."""
 
     def __init__(
         self, source: Any, options: LinkSplitOptions, given: Links | None, sizes: Sizes, *, may_repeat: bool
     ) -> None:
-        """`source`: a plain graph or a relation; `given`: the links that the source gives."""
+        """`source`: a plain graph or a relation. `given`: the links that the source gives."""
         self._source, self._options, self._given, self._may_repeat = source, options, given, may_repeat
         self._num_sources, self._num_nodes = sizes
         self.reverse: Relation | None = None  # in a typed graph: the relation of the reverse edges, if it exists
         self._held: list[Links] = []
-        self._ends: tuple[int, ...] | None = None  # last times of training and of validation edges
-        self.num_repeated = 0  # edges that are held-out links, too
+        # the last time of a training edge and the last time of a validation edge
+        self._ends: tuple[int, ...] | None = None
+        self.num_repeated = 0  # count of edges that are also held-out links
         self._known = np.empty(0, np.int64)
         if given is not None:
             given.check(self._num_nodes, source.info.name, self._num_sources)
@@ -84,7 +86,7 @@ class MessageEdges:
         return self._source.nodes(chunk_nodes)
 
     def edges(self, chunk_edges: int) -> Iterator[EdgeChunk]:
-        """Raises DataError for an edge that is a held-out link or, if edges have no relations, the reverse of a held-out link."""
+        """Raises DataError if an edge is a held-out link or, in a graph without relation numbers, the reverse of a held-out link."""
         self._held, self.num_repeated = [], 0
         for chunk in self._source.edges(chunk_edges):
             if self._given is not None:
@@ -99,7 +101,7 @@ class MessageEdges:
             yield chunk
 
     def _split_of(self, chunk: EdgeChunk) -> np.ndarray:
-        """int8: SPLIT_VALID or SPLIT_TEST for an edge that is held out, else 0."""
+        """Returns int8: SPLIT_VALID or SPLIT_TEST for an edge that is held out, else 0."""
         if not self._options.by_time:
             return split_of_edges(chunk.src, chunk.dst, self._options, is_one_type=self._num_sources is None)
         assert chunk.time is not None
@@ -109,7 +111,7 @@ class MessageEdges:
 
     @property
     def ends_in_time(self) -> tuple[int, ...]:
-        """The last times of training and of validation edges, read from the source at first use."""
+        """The last time of a training edge and the last time of a validation edge. They are computed from the source's edges at first use."""
         if self._ends is None:
             self._ends = times_at(self._times, self._options.by_time)
         return self._ends
@@ -120,7 +122,7 @@ class MessageEdges:
             yield chunk.time
 
     def links(self, *, symmetric: bool) -> Links:
-        """All links, in canonical order. Call it after the edges have been read."""
+        """Returns all links, in canonical order. Call this after the edges have been read."""
         if self._given is not None:
             return self._given.canonical(symmetric=symmetric)
         none = np.empty(0, np.int64)
@@ -130,7 +132,7 @@ class MessageEdges:
         return links.canonical(symmetric=symmetric)
 
     def of_reverses(self, edges: Any) -> Reversed:
-        """The relation of the reverse edges, without the reverses of held-out edges."""
+        """Returns the relation of the reverse edges, without the reverses of held-out edges."""
         backwards = MessageEdges(
             Reversed(edges),
             self._options,
@@ -145,15 +147,16 @@ class MessageEdges:
         return Reversed(backwards)
 
     def check_repeats(self, name: str, relation: Relation, relations: Mapping[Relation, Any], *, kept: str) -> None:
-        """Raises ConfigError if a relation other than the reverse has half of the held-out pairs, in either direction: a model would read the answers there.
+        """Raises ConfigError if a relation other than the reverse has at least half of the held-out pairs, in either direction, because a model could read the
+        answers there.
 
-        `kept`: the value of `--links.reverse` with which such relations stay. Reads the edges once.
+        `kept`: the value of `--links.reverse` that accepts such relations. Reads the edges once.
         """
         ends = (relation.source, relation.target)
         others = [each for each in relations if each not in (relation, self.reverse) and {*each[::2]} == {*ends}]
         if not others:
             return
-        for _ in self.edges(_CHUNK):  # held-out links are known after all edges
+        for _ in self.edges(_CHUNK):  # held-out links are known only after all edges have been read
             pass
         links = self.links(symmetric=False)
         out = (links.is_link == 1) & (links.split != SPLIT_TRAIN)
@@ -186,11 +189,12 @@ class MessageEdges:
             )
 
     def _relation(self, chunk: EdgeChunk) -> np.ndarray | None:
-        """int64 [k]; None in a graph without relations."""
+        """The relation number of each edge, int64 [k]; None in a graph without relation numbers."""
         return chunk.feature[:, 0].astype(np.int64) if self.info.relations and chunk.feature is not None else None
 
     def _key(self, source: np.ndarray, destination: np.ndarray, relation: np.ndarray | None) -> np.ndarray:
-        """int64: within one type the same number for a pair and its reverse; with relations one number for each (source, relation, destination)."""
+        """Returns an int64 key for each pair. Within one type a pair and its reverse have the same key. With relation numbers there is a key for each
+        (source, relation, destination)."""
         count, source, destination = self._num_nodes, source.astype(np.int64), destination.astype(np.int64)
         if self._num_sources is not None:
             return source * count + destination
@@ -207,12 +211,12 @@ def _rows(chunk: EdgeChunk, rows: np.ndarray) -> EdgeChunk:
 def split_of_edges(
     src: np.ndarray, dst: np.ndarray, options: LinkSplitOptions, *, is_one_type: bool = True
 ) -> np.ndarray:
-    """int8: SPLIT_VALID or SPLIT_TEST for a held-out edge, else 0. Copies of an edge get the same value. Within one type its reverse does, too, and a loop
-    gets 0."""
+    """Returns int8: SPLIT_VALID or SPLIT_TEST for a held-out edge, else 0. All copies of an edge get the same value. Within one type the reverse also gets
+    this value, and a self-loop gets 0."""
     low, high = (np.minimum(src, dst), np.maximum(src, dst)) if is_one_type else (src, dst)
     key = derive_key(options.seed, _PURPOSE)
     hashed = hash_counters(key, hash_counters(key, low) + high.astype(np.uint64))
-    # Bounds of 53 bits, exact on every machine.
+    # Bounds of 53 bits are exact on every machine.
     share = hashed >> np.uint64(11)
     test, held = (np.uint64(round(part * 2**53)) for part in (options.test, options.test + options.valid))
     code = np.where(share < test, SPLIT_TEST, np.where(share < held, SPLIT_VALID, 0)).astype(np.int8)
@@ -220,9 +224,9 @@ def split_of_edges(
 
 
 def without_held_out(source: Any, options: LinkSplitOptions, sizes: Sizes | None = None) -> Any:
-    """The source without held-out edges; unchanged if no edges are held out. `sizes`: for a relation of a typed graph; None: a plain graph.
+    """Returns the source without held-out edges; unchanged if no edges are held out. `sizes`: given for a relation of a typed graph; None: a plain graph.
 
-    Raises DataError if the source gives links and the options draw more, ConfigError if the options name relations that a plain graph lacks.
+    Raises DataError if the source gives links and the options draw further links; ConfigError if the options name relations although the graph is plain.
     """
     given = source.links if isinstance(source, LinkSource) else None
     own = str(next(iter(source.typed.relations)) if isinstance(source, OnlyRelation) else EDGE)
@@ -251,10 +255,10 @@ def without_held_out(source: Any, options: LinkSplitOptions, sizes: Sizes | None
 
 
 def without_held_out_edges(source: TypedSource, options: IngestOptions) -> TypedSource:
-    """The typed source without the held-out edges of one relation and without their reverses; unchanged if no edges are held out.
+    """Returns the typed source without the held-out edges of one relation and without their reverses; unchanged if no edges are held out.
 
-    Raises ConfigError if the options name an unknown relation, or none of several, or if no reverse is named and another relation repeats half of the
-    held-out pairs; DataError as `without_held_out`.
+    Raises ConfigError if the options name an unknown relation, or no relation although there are several, or if no reverse is named and another relation has
+    half of the held-out pairs. Raises the DataErrors of `without_held_out`.
     """
     name, links, relations = source.name, options.links, dict(source.relations)
     options_named = {"relation": links.relation, "reverse": None if links.reverse == NO_REVERSE else links.reverse}
