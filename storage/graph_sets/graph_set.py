@@ -224,7 +224,7 @@ class StoredGraphs:
             yield self.shards[index], graph[place] - offsets[index], place
 
     def rejects(self) -> list[Reject]:
-        """Returns the rows of the source that are not graphs. Raises FormatError if the file that lists them is damaged."""
+        """Returns the rows of the source that are not graphs. Raises FormatError if the file that lists them is missing or damaged."""
         entry = self.manifest.files.get(REJECTS_NAME)
         if entry is None:
             return []

@@ -55,9 +55,9 @@ def write_graphs(
 ) -> GraphSetManifest:
     """Writes each batch (columns of `graphmill.storage.graph_sets.graph_set.shard_batch`) as a shard. Only one batch is in memory at a time.
 
-    `rejects` are read after all shards. Then `narrowed` may reduce the schemas and classes of the info to the values that occurred. `scratch`: a local directory
-    for temporary files before the upload to a remote `url`. Raises ConfigError if `url` cannot be used, DataError if there is no graph, ConflictError if
-    another writer published first, FormatError if writing fails.
+    `rejects` are read after all shards. Then `narrowed` may reduce the schemas and classes of the info to the values that occurred. `scratch`: a local
+    directory for temporary files before the upload to a remote `url`. Raises ConfigError if `url` cannot be used, DataError if there is no graph,
+    ConflictError if another writer published first, FormatError if writing fails.
     """
     with write_snapshot(url, overwrite=overwrite, scratch=scratch) as writer:
         return writer.commit(_write(writer, info, shards, rejects, narrowed))

@@ -37,7 +37,7 @@ def resplit(info: GraphSetInfo, batches: Batches, options: SplitOptions, groups:
 
 
 def fill_parts(info: GraphSetInfo, batches: Batches, groups: Groups) -> Resplit:
-    """Returns the shards unchanged if the training and the validation part both have graphs with a target. Otherwise splits 80/10/10; a group is never divided."""
+    """Returns the shards unchanged if the training and the validation part have graphs with a target. Otherwise splits 80/10/10 without dividing a group."""
     row, target, codes = _columns(info, batches)
     known, label = ~np.isnan(target).all(axis=1), groups(row)
     if {SPLIT_TRAIN, SPLIT_VALID} <= set(codes[known].tolist()) or len(np.unique(label[known])) < 2:

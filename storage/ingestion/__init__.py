@@ -1,1 +1,4 @@
-"""Turns a source of nodes and edges into a stored graph, within a memory budget. Imports: storage.partitioning, .snapshots, .splits, .statistics and what they import."""
+"""Turns a source of nodes and edges into a stored graph, within a memory budget.
+
+Imports: storage.partitioning, .snapshots, .splits, .statistics and what they import.
+"""

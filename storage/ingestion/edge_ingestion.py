@@ -39,8 +39,8 @@ _NO_TIME = np.int64(np.iinfo(np.int64).min)  # numpy's NaT
 
 
 class EdgeIngestion:
-    """Ingests `edges` from nodes of `sources` to nodes of `targets` (the same object for one type). `times`: times of the source nodes and of the target nodes, or
-    None. `folder`: name of the folder for the files, in each partition and in the writer's scratch directory."""
+    """Ingests `edges` from nodes of `sources` to nodes of `targets` (the same object for one type). `times`: times of the source nodes and of the target nodes,
+    or None. `folder`: name of the folder for the files, in each partition and in the writer's scratch directory."""
 
     def __init__(
         self,

@@ -1,11 +1,13 @@
-"""From a streamed source to a directory of Arrow partitions, in bounded memory. A plain graph is one type of nodes and one relation.
+"""Ingests a streamed source into a directory of Arrow partitions, in bounded memory. A plain graph has one type of nodes and one relation.
 
-Steps: spool the node rows of each type (`graphmill.storage.ingestion.node_spool`), assign rows to partitions, renumber, write the files of nodes; for each
-relation spill its edges into buckets of consecutive destinations, sort each bucket, write the files of edges (`graphmill.storage.ingestion.edge_ingestion`);
-publish a snapshot (`graphmill.storage.snapshots.snapshot_writer`). Threads hash and sync files meanwhile.
+Steps for nodes: spool the node rows of each type (`graphmill.storage.ingestion.node_spool`), assign rows to partitions, give new ids, write the files of
+nodes. Steps for each relation: spill the edges into buckets of consecutive destinations, sort each bucket, write the files of edges
+(`graphmill.storage.ingestion.edge_ingestion`). The last step publishes a snapshot (`graphmill.storage.snapshots.snapshot_writer`). Threads hash and sync
+files at the same time.
 
-Memory per node: 12 bytes (20 from 2^31 nodes on), 8 for times, 8 for labels (one for each of several), one for each split set, up to 9 for the statistics;
-plus `memory_budget_bytes`. Features and edges pass through scratch files in the snapshot's folder. The snapshot appears whole or not at all.
+Memory per node: 12 bytes (20 from 2^31 nodes on), 8 bytes for times, 8 bytes for labels (1 byte for each label if there are several), 1 byte for each split
+set, up to 9 bytes for the statistics. `memory_budget_bytes` come in addition. Features and edges pass through scratch files in the snapshot's folder. The whole
+snapshot appears at once, or nothing appears.
 """
 
 import contextlib
@@ -54,11 +56,10 @@ def ingest(
 ) -> Manifest:
     """Writes `source` as partitions under `url`, as a new snapshot, and returns the manifest.
 
-    Several types or relations become a typed graph, with every type cut about evenly; one type and one relation become a plain graph. With
+    Several types or relations become a typed graph; the nodes of every type are divided about equally. One type and one relation become a plain graph. With
     `undirected` a relation within one type gets the reverses of its edges, and any other relation NAME gets a reverse relation rev_NAME.
-    Raises ConfigError if `url` already holds something (unless `overwrite` and it is a graph) or cannot be used, DataError if the
-    source's data is not a valid graph, ConflictError if another writer published meanwhile, FormatError if writing fails. After an
-    error `url` holds what it held before.
+    Raises ConfigError if `url` cannot be used or is not empty (a graph is allowed with `overwrite`), DataError if the source's data is not a valid
+    graph, ConflictError if another writer published in the meantime, FormatError if writing fails. After an error `url` has the same content as before.
     """
     options, plain = options or IngestOptions(), None
     source = plain_source(with_drawn_splits(source, options) if isinstance(source, TypedSource) else source)
@@ -77,9 +78,9 @@ def ingest(
 
 
 def _kept_encodings(url: str, content_hash: str) -> Mapping[str, EncodingEntry]:
-    """The encodings of the previous snapshot, if it holds the same graph."""
+    """Returns the encodings of the previous snapshot if that snapshot has the same graph; else none."""
     filesystem, path = split_url(url)
-    with contextlib.suppress(FormatError):  # no previous snapshot, or a set of graphs
+    with contextlib.suppress(FormatError):  # there is no previous snapshot, or it is a set of graphs
         before = parse_manifest(*read_manifest(filesystem, path, url, None, ""))
         if before.content_hash == content_hash:
             return before.encodings
@@ -94,8 +95,8 @@ def _written(
     writer: SnapshotWriter,
     progress: Progress,
 ) -> Manifest:
-    """Writes all files of a graph; the manifest has no encodings and no number yet. `one_way`: the source without added relations; `plain`: the source of
-    a plain graph, which has no folders of types and relations."""
+    """Writes all files of a graph. The returned manifest has no encodings and no snapshot number yet. `one_way`: the source without added reverse relations.
+    `plain`: the source of a plain graph, which has no folders for types and relations; None for a typed graph."""
     is_typed, spools = plain is None, dict[str, NodeSpool]()
     for name, nodes in source.nodes.items():
         of_type = options
@@ -136,7 +137,8 @@ def _written(
         "partitioner": options.partitioner,
         "seed": str(options.seed),
         **{key: " or ".join(sorted(values)) for key, values in done.items()},
-        **({"reverse_edges_added": "true"} if options.undirected else {}),  # also for reverse relations
+        # true also if reverse relations were added
+        **({"reverse_edges_added": "true"} if options.undirected else {}),
         **_links_provenance(source, options),
         **({"split": str(options.split)} if options.split else {}),
     }
@@ -149,7 +151,7 @@ def _written(
 def _write_links(
     source: TypedSource, edges: EdgeIngestion, writer: SnapshotWriter, *, symmetric: bool
 ) -> StoredLinks | None:
-    """Writes links.arrow of every partition, with the links from its nodes; None if no edge of the relation was held out."""
+    """Writes links.arrow for every partition, with the links whose source node is in the partition. Returns None if no edge of the relation was held out."""
     held, numbering = edges.source, edges.sources
     if not isinstance(held, MessageEdges):
         return None
@@ -166,7 +168,7 @@ def _write_links(
 
 
 def _links_provenance(source: TypedSource, options: IngestOptions) -> dict[str, str]:
-    """The provenance of the held-out links."""
+    """Returns the provenance of the held-out links."""
     held = next((edges for edges in source.relations.values() if isinstance(edges, MessageEdges)), None)
     if held is None:
         return {}

@@ -1,4 +1,4 @@
-"""Options of the ingestion of one graph. Needs Python alone, so that `ingest --help` is instant."""
+"""Options for the ingestion of one graph. Imports only the standard library, so that `ingest --help` is instant."""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -9,10 +9,10 @@ from graphmill.storage.splits.split_options import TWO_SHARES, SplitOptions, are
 
 Partitioner = Literal["random", "range", "ldg", "metis"]
 
-# A partition has up to 5 mapped files, and a process can have 65,530 mappings, libraries included (Linux's vm.max_map_count).
+# A partition has up to 5 mapped files. A process can have 65,530 mappings, including libraries (vm.max_map_count of Linux).
 MAX_PARTITIONS = 10_000
 
-NO_REVERSE = "none"  # as `LinkSplitOptions.reverse`
+NO_REVERSE = "none"  # a value of `LinkSplitOptions.reverse`
 
 
 @dataclass(frozen=True)
@@ -24,13 +24,15 @@ class LinkSplitOptions:
     test: Share = 0.0
     """Share of the pairs for test."""
     seed: int = 0
-    """Seed of the draw, which is a pure function of the seed and the pair's two nodes."""
+    """Seed of the draw. Whether a pair is held out depends only on the seed and the pair's two nodes."""
     by_time: tuple[float, ...] = ()
-    """Two shares, such as 0.8 0.9, instead of valid and test: edges after the first 80 % by time validate, edges after 90 % test."""
+    """Two shares, instead of valid and test. With 0.8 0.9, the first 80 % of the edges by time are for training, the next 10 % for validation, the rest for
+    test."""
     relation: str | None = None
-    """The relation of a typed graph whose edges are held out, as SOURCE--NAME--TARGET. None: its only relation."""
+    """The relation of a typed graph whose edges are held out, written as SOURCE--NAME--TARGET. None: the only relation."""
     reverse: str | None = None
-    """The relation with the reverses of these edges: it loses them too, and training hides them. None: rev_NAME if it exists; none: no relation of the source."""
+    """The relation with the reverses of these edges. The reverses of held-out edges are removed from it, and training hides the reverses of its links. None:
+    rev_NAME if it exists; none: no relation of the source."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -50,42 +52,42 @@ class LinkSplitOptions:
 
 @dataclass(frozen=True)
 class IngestOptions:
-    """How a source becomes partitions."""
+    """Options for turning a source into partitions."""
 
     num_partitions: int = 1
     partitioner: Partitioner = "random"
-    """random and range: equal shares without a look at edges; ldg: streaming greedy, fewer cut edges; metis: fewest cut edges, holds the graph in memory."""
+    """random and range: equal shares, without reading edges; ldg: streaming greedy, fewer cut edges; metis: fewest cut edges, needs the graph in memory."""
     groups: Count | None = None
-    """Number of locality groups that ldg and metis find: partitions are ranges of groups, and training roots may be drawn by groups. None: 16 for each
-    partition, at least 64; a small graph has one for each partition; a typed graph and a graph of one partition have none."""
+    """Number of locality groups that ldg and metis find. A partition is a range of groups, and training roots may be drawn by groups. None: 16 groups for each
+    partition, at least 64; in a small graph one group for each partition; no groups in a typed graph or with one partition."""
     seed: int = 0
-    """Seed of the partitioner; a synthetic graph has another seed."""
+    """Seed of the partitioner. The seed of a synthetic graph is another option."""
     undirected: bool | None = None
-    """True: add every edge's reverse and merge equal edges, with summed weights and features (a self-loop counts twice), as PyG's
-    `to_undirected` does; None: as the source says."""
+    """True: add every edge's reverse and merge equal edges, with summed weights and features (a self-loop counts twice), like PyG's
+    `to_undirected`; None: the source decides."""
     drop_duplicates: bool = False
-    """Keep the first of several equal edges, with its weight and features."""
+    """Of several equal edges keep only the first, with its weight and features."""
     drop_self_loops: bool = False
     """Leave out edges from a node to itself."""
     edge_ids: bool = False
     """Store each edge's position in the source."""
     out_edges: bool = False
-    """Store lists of out-edges, too, if they differ from the in-edges; in a typed graph for relations within one type."""
+    """Also store lists of out-edges, if they differ from the in-edges; in a typed graph only for relations within one type."""
     feature_dtype: FeatureDtype = "float32"
-    """Type of stored and sent features. int8: a scale for each row, errors of at most 1/254 of the row's largest number. Rows of mostly zeros,
-    or of zeros and ones only, are stored in less room with any type."""
+    """Number type of stored and sent features. int8: each row has a scale, and the error is at most 1/254 of the row's largest number. With any type, rows of
+    mostly zeros, or of zeros and ones only, take less space."""
     allow_nonfinite: bool = False
-    """Take NaN and infinite features instead of refusing them."""
+    """Accept NaN and infinite features instead of refusing them."""
     num_classes: Count | None = None
-    """Number of classes; labels outside are refused. Default: the source's number, else one more than the largest label."""
+    """Number of classes; a label that is not less is refused. Default: the number that the source gives, else the largest label plus one."""
     overwrite: bool = False
     """Publish a new snapshot of the graph at the url. Old snapshots and open graphs stay until jobs/prune.py removes them."""
     memory_budget_bytes: int = 1 << 30
-    """Memory for chunks and buckets, in addition to about 20 bytes per node."""
+    """Memory for chunks and buckets. About 20 bytes per node come in addition."""
     num_threads: Count | None = None
-    """Threads that group and sort edges, as far as the budget allows. Default: one per core."""
+    """Number of threads that group and sort edges; fewer are used if the memory budget is too small. Default: one per core."""
     scratch: str | None = None
-    """Local directory for temporary files. Default: the graph's folder, or the system's directory if the url is remote."""
+    """Local directory for temporary files. Default: the graph's folder, or the system's temporary directory if the url is remote."""
     links: LinkSplitOptions = field(default_factory=LinkSplitOptions)
     split: SplitOptions = field(default_factory=SplitOptions)
 

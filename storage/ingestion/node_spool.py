@@ -1,7 +1,7 @@
-"""Spools the node rows of one type to scratch files in source order, checks them, and then writes them partition by partition.
+"""Spools the node rows of one type to scratch files in the order of the source, checks them, and then writes them partition by partition.
 
-Memory per node: 8 bytes for a time, 8 for a label (4 for a real number, 1 for each of several), one for each split set; and a quarter of the budget. Features
-and string ids pass through files.
+Memory per node: 8 bytes for a time, 8 bytes for a label (4 for a real number, 1 for each of several labels), 1 byte for each split set. A quarter of the
+memory budget comes in addition. Features and string ids pass through files.
 """
 
 from functools import cached_property
@@ -31,16 +31,16 @@ from graphmill.storage.snapshots.snapshot_writer import SnapshotWriter
 from graphmill.storage.splits.drawn_split import split_of_nodes
 from graphmill.storage.statistics.graph_measures import ColumnMeasure, FeatureMeasure, NodeColumns
 
-_BLOCK_NUMBERS = 1 << 20  # numbers that are measured at a time
+_BLOCK_NUMBERS = 1 << 20  # count of numbers that are measured at a time
 
 
 class NodeSpool:
-    """Node rows in source order on scratch files: checked while they are read, then written partition by partition."""
+    """Node rows in scratch files, in the order of the source. They are checked while they are read, and later written partition by partition."""
 
     def __init__(
         self, source: NodeSource, options: IngestOptions, writer: SnapshotWriter, progress: Progress, folder: str
     ) -> None:
-        """Reads the source. Files go into the folder `folder` of each partition and of the writer's scratch. Raises DataError for invalid rows."""
+        """Reads the source. `folder`: name of the folder for the files, in each partition and in the writer's scratch. Raises DataError for invalid rows."""
         self._writer, self._folder, scratch = writer, folder, writer.scratch / folder
         scratch.mkdir(exist_ok=True)
         self.info, self.options = source.info, options
@@ -68,7 +68,7 @@ class NodeSpool:
         self._string_id = StringFile(str(scratch)) if info.has_string_id else None
         self._scratch = scratch
         self._feature_measure, self._row_measure = FeatureMeasure(info.feature_dim), RowMeasure()
-        # A quarter of the budget for the source's float32 rows and our converted copy.
+        # A quarter of the budget is for the source's float32 rows and the converted copy.
         chunk_nodes = max(1, options.memory_budget_bytes // 4 // (8 * max(info.feature_dim, 1) + 32))
         row = 0
         for chunk in source.nodes(min(chunk_nodes, num_nodes)):
@@ -121,7 +121,7 @@ class NodeSpool:
                     f"{info.name}: node rows {row}…: expected finite features, which int8 holds alone, found others; clean them "
                     "or pass --feature-dtype float32"
                 )
-            with np.errstate(over="ignore"):  # a value too large for float16 becomes infinite and is counted below
+            with np.errstate(over="ignore"):  # a value too large for float16 becomes infinite, and is counted below
                 stored = self._spooled.encode(numbers)
             self._feature[row:stop] = stored
             self._feature_measure.add(self._spooled.decode(stored))
@@ -160,7 +160,8 @@ class NodeSpool:
         return stop
 
     def _label_kind(self) -> tuple[str | None, int | None]:
-        """("class", number of classes), ("answers" or "values", their number), ("value", None) or (None, None). Raises DataError for other labels."""
+        """Returns the kind of the labels and a count: ("class", number of classes), ("answers" or "values", their number), ("value", None) or (None, None).
+        Raises DataError for other labels."""
         name, asked_classes, label = self.info.name, self.options.num_classes, self._label
         num_classes = (
             asked_classes if asked_classes is not None else self.info.num_classes or len(self.info.class_names) or None
@@ -196,7 +197,7 @@ class NodeSpool:
         low, high = int(label.min()), int(label.max())
         if num_classes is None:
             num_classes = high + 1
-            if num_classes > self.info.num_nodes:  # one wrong label would give every model too many classes
+            if num_classes > self.info.num_nodes:  # a single wrong label would give every model too many classes
                 raise DataError(
                     f"{name}: labels out of range: the largest is {high}, more classes than the "
                     f"{self.info.num_nodes} nodes; correct the labels, or say how many classes there are with --num-classes"
@@ -217,7 +218,7 @@ class NodeSpool:
 
     @cached_property
     def feature_rows(self) -> FeatureRows | None:
-        """The layout of feature rows in the graph."""
+        """The layout of the feature rows in the stored graph."""
         if not self.info.feature_dim:
             return None
         spooled, measured = self._spooled, self._row_measure
@@ -226,7 +227,7 @@ class NodeSpool:
         )
 
     def _measure_columns(self) -> tuple[ColumnStatistics, ...]:
-        """As `FeatureStatistics.columns`."""
+        """Returns the value of `FeatureStatistics.columns`."""
         feature, dim, trains = self._feature, self.info.feature_dim, self._split.T == SPLIT_TRAIN
         if feature is None or 3 * dim * max(len(trains), 1) > MAX_CLASS_COUNTS:
             return ()
@@ -241,7 +242,7 @@ class NodeSpool:
         return columns
 
     def manifest_fields(self, numbering: Numbering) -> dict[str, Any]:
-        """The manifest's fields for these nodes."""
+        """Returns the manifest's fields for these nodes."""
         rows = self.feature_rows
         return {
             "num_nodes": self.info.num_nodes,
@@ -291,7 +292,7 @@ class NodeSpool:
             return written
         gathered_path = self._scratch / "gathered"
         gathered = scratch_array(gathered_path, str(stored.stored_dtype), (len(rows), stored.stored_width))
-        # Rows of another layout pass through float32, and listed rows also through their places: up to 16 bytes a number.
+        # Rows of another layout are converted through float32, and rows in a list layout also need positions: up to 16 more bytes per number.
         step = max(
             1, self.options.memory_budget_bytes // 4 // ((4 if stored == self._spooled else 20) * self.info.feature_dim)
         )
@@ -306,7 +307,7 @@ class NodeSpool:
         return [*written, directory / "features.arrow"]
 
     def _write_ids(self, strings: StringFile, rows: np.ndarray, path: Path) -> None:
-        """Writes the string ids of these rows, through scratch files."""
+        """Writes the string ids of these rows, using scratch files."""
         files = self._scratch / "id_offsets", self._scratch / "id_bytes"
         offsets = scratch_array(files[0], "int64", (len(rows) + 1,))
         data = scratch_array(files[1], "uint8", (strings.num_bytes(rows),))

@@ -1,4 +1,4 @@
-"""The stored ids of a type's nodes: consecutive in each partition, in the order of the source's rows."""
+"""Assigns stored ids to the nodes of a type: consecutive in each partition, in the order of the source's rows."""
 
 from dataclasses import dataclass
 
@@ -9,12 +9,12 @@ from graphmill.storage.partitioning.partitioners import Assignment
 
 @dataclass(frozen=True)
 class Numbering:
-    """The stored ids and source rows of all nodes of one type."""
+    """Maps between the stored ids and the source rows of all nodes of one type."""
 
     offsets: np.ndarray  # int64 [num_partitions + 1]: partition p owns the ids [offsets[p], offsets[p + 1])
-    id_of_row: np.ndarray  # int32 while ids fit, else int64 [num_nodes]
+    id_of_row: np.ndarray  # int32 [num_nodes] if ids fit, else int64
     row_of_id: np.ndarray  # the same type
-    group_of_row: np.ndarray | None = None  # int32 [num_nodes], the locality group
+    group_of_row: np.ndarray | None = None  # int32 [num_nodes], the locality group of each row
     num_groups: int = 0
 
     @classmethod
@@ -42,5 +42,5 @@ class Numbering:
         return int(self.offsets[partition + 1] - self.offsets[partition])
 
     def rows(self, partition: int) -> np.ndarray:
-        """int64, ascending: the source's rows of a partition's nodes."""
+        """int64, ascending: the source rows of a partition's nodes."""
         return self.row_of_id[self.offsets[partition] : self.offsets[partition + 1]].astype(np.int64)

@@ -1,6 +1,6 @@
-"""String ids of nodes: numbered in the order of arrival, kept in files, and found by a hash table of numbers.
+"""Numbers the string ids of nodes in the order of their arrival. The strings are kept in files, and a hash table of their numbers finds them.
 
-Memory: 12 to 24 bytes for each string of any length. The strings and their offsets lie in unnamed files, which end with the process.
+Memory: 12 to 24 bytes for each string of any length. The strings and their offsets are in unnamed files, which vanish when the process ends.
 """
 
 import tempfile
@@ -16,19 +16,19 @@ from graphmill.core.errors import DataError
 from graphmill.storage.filesystem.filesystem_errors import one_line_errors
 
 _LEAST_CELLS = 1 << 10
-_MOST = (1 << 40) - 2  # numbers that a cell of the table holds
+_MOST = (1 << 40) - 2  # bound of the numbers that fit into a cell of the table
 
 
 class StringFile:
-    """Strings one after the other, in files. Raises DataError if the disk has no room."""
+    """Files that hold strings, one after another. Raises DataError if the disk has no room."""
 
     def __init__(self, folder: str | None = None) -> None:
-        """`folder`: of the files; None: the system's temporary folder."""
+        """`folder`: where the files are made; None: the system's temporary folder."""
         self._where = folder or tempfile.gettempdir()
         with one_line_errors(self._where, "make a temporary file; choose another --scratch", DataError):
             self._data_file, self._offsets_file = _unnamed(folder), _unnamed(folder)
         self.offsets = np.zeros(1, np.int64)  # int64 [n + 1]: string i is data[offsets[i] : offsets[i + 1]]
-        self.data = np.empty(0, np.uint8)  # UTF-8; both are mapped unless empty
+        self.data = np.empty(0, np.uint8)  # UTF-8; both arrays are mapped unless they are empty
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -45,11 +45,11 @@ class StringFile:
                 self.data = np.memmap(self._data_file, np.uint8, "r", shape=(num_bytes,))
 
     def part(self, start: int, stop: int) -> pa.LargeStringArray:
-        """The strings [start, stop), a view."""
+        """Returns the strings [start, stop) as a view."""
         return string_array(self.offsets[start : stop + 1], self.data)
 
     def gather(self, rows: np.ndarray, offsets: np.ndarray, data: np.ndarray) -> pa.LargeStringArray:
-        """The strings at these rows, written to `offsets` (int64 [k + 1]) and `data` (uint8 [num_bytes(rows)])."""
+        """Writes the strings at these rows to `offsets` (int64 [k + 1]) and `data` (uint8 [num_bytes(rows)])."""
         from graphmill.storage.ingestion.string_kernels import gather_strings
 
         offsets[0] = 0
@@ -65,7 +65,7 @@ class StringFile:
 
 
 class StringIds:
-    """Different strings, numbered 0, 1, 2 … in the order in which they were added."""
+    """A set of strings, numbered 0, 1, 2 … in the order in which they were added."""
 
     def __init__(self, folder: str | None = None) -> None:
         self.strings = StringFile(folder)
@@ -75,7 +75,7 @@ class StringIds:
         return len(self.strings)
 
     def add(self, strings: pa.LargeStringArray) -> np.ndarray:
-        """int64 [k]: the number of each string; new strings get the next numbers."""
+        """Returns the number of each string, int64 [k]; new strings get the next numbers."""
         # Imported here because numba is slow to import.
         from graphmill.storage.ingestion.string_kernels import insert_strings
 
@@ -93,7 +93,7 @@ class StringIds:
         return number[distinct.indices.to_numpy()]
 
     def find(self, strings: pa.LargeStringArray) -> np.ndarray:
-        """int64 [k]: the number of each string, -1 for unknown strings."""
+        """Returns the number of each string, int64 [k]; -1 for unknown strings."""
         from graphmill.storage.ingestion.string_kernels import find_strings
 
         number = np.empty(len(strings), np.int64)
@@ -101,7 +101,7 @@ class StringIds:
         return number
 
     def _roomier_cells(self) -> np.ndarray:
-        """A table with all strings and at least one and a half cells for each."""
+        """Makes a table of all strings with at least one and a half cells for each string."""
         from graphmill.storage.ingestion.string_kernels import insert_strings
 
         if len(self) > _MOST:
@@ -112,7 +112,7 @@ class StringIds:
 
 
 def string_buffers(strings: pa.LargeStringArray) -> tuple[np.ndarray, np.ndarray]:
-    """(offsets int64 [n + 1], which may begin above 0, data uint8), views."""
+    """Returns views (offsets, data). offsets: int64 [n + 1], may begin above 0; data: uint8."""
     if not len(strings):
         return np.zeros(1, np.int64), np.empty(0, np.uint8)
     _, offsets, data = strings.buffers()
@@ -121,19 +121,19 @@ def string_buffers(strings: pa.LargeStringArray) -> tuple[np.ndarray, np.ndarray
 
 
 def string_array(offsets: np.ndarray, data: np.ndarray) -> pa.LargeStringArray:
-    """The strings data[offsets[i] : offsets[i + 1]], without a copy."""
+    """Makes an Arrow array of the strings data[offsets[i] : offsets[i + 1]], without a copy."""
     return pa.LargeStringArray.from_buffers(len(offsets) - 1, pa.py_buffer(offsets), pa.py_buffer(data))
 
 
 def large_strings(column: pa.Array | pa.ChunkedArray) -> pa.LargeStringArray:
-    """A column of strings as one array."""
+    """Returns a column of strings as one array."""
     joined = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     joined = joined.chunk(0) if isinstance(joined, pa.ChunkedArray) else joined
     return joined.cast(pa.large_string())
 
 
 def id_strings(column: pa.Array | pa.ChunkedArray, where: Callable[[int], str], what: str) -> pa.LargeStringArray:
-    """A column of nonempty string ids. Raises DataError with the place of an empty id."""
+    """Returns a column of string ids. If an id is empty, raises a DataError with its position."""
     strings = large_strings(column)
     empty = pc.equal(pc.binary_length(strings), 0).fill_null(True).to_numpy(zero_copy_only=False)
     if empty.any():

@@ -1,7 +1,7 @@
-"""Compiled loops for string ids (`graphmill.storage.ingestion.string_ids`): a hash table of numbers, and strings in another order.
+"""Compiled loops for string ids (`graphmill.storage.ingestion.string_ids`): they search a hash table of numbers, and copy strings into another order.
 
-Strings lie as in Arrow: string i is data[offsets[i] : offsets[i + 1]], UTF-8. A cell of the table is 0 (free), or the string's number + 1 in the
-low 40 bits and 24 bits of its hash above: these distinguish most strings without a look at their bytes.
+Strings are stored like in Arrow: string i is data[offsets[i] : offsets[i + 1]], UTF-8. A free cell of the table is 0. Any other cell has the string's number
++ 1 in the low 40 bits, and 24 bits of the string's hash above. The hash bits distinguish most strings without reading their bytes.
 """
 
 import numba
@@ -17,7 +17,7 @@ _ONE, _BYTE = np.uint64(1), np.uint64(8)
 
 @numba.njit(inline="always")
 def _hash(data, start, stop):
-    """uint64: a hash of the number of bytes and the bytes, eight at a time."""
+    """Returns a uint64 hash of the number of bytes and of the bytes. It reads eight bytes at a time."""
     state, word = mix64(np.uint64(stop - start)), np.uint64(0)
     for i in range(start, stop):
         word = (word << _BYTE) | np.uint64(data[i])
@@ -38,7 +38,7 @@ def _equal(data, start, stop, others, other_start, other_stop):
 
 @compiled
 def find_strings(offsets, data, cells, known_offsets, known_data, number):
-    """Writes the number of each string in the table to `number` (int64 [k]), -1 for unknown strings.
+    """Looks up each string in the table, and writes its number to `number` (int64 [k]); -1 for unknown strings.
 
     cells: uint64 [a power of two], at least one cell is 0.
     """
@@ -60,7 +60,7 @@ def find_strings(offsets, data, cells, known_offsets, known_data, number):
 
 @compiled
 def insert_strings(offsets, data, first, cells):
-    """Adds different strings that the table does not hold, with the numbers first, first + 1 …"""
+    """Adds strings with the numbers first, first + 1 … The strings must be different from each other and from the strings in the table."""
     last = np.uint64(len(cells) - 1)
     for i in range(len(offsets) - 1):
         state = _hash(data, offsets[i], offsets[i + 1])
@@ -72,7 +72,7 @@ def insert_strings(offsets, data, first, cells):
 
 @compiled
 def gather_strings(offsets, data, row, out_offsets, out_data):
-    """Writes the strings at `row`, one after the other, to `out_data`; out_offsets: int64 [k + 1], their offsets."""
+    """Writes the strings at the rows `row`, one after another, to `out_data`, and their offsets to `out_offsets` (int64 [k + 1])."""
     for i in range(len(row)):
         start, place = offsets[row[i]], out_offsets[i]
         for byte in range(out_offsets[i + 1] - place):

@@ -1,4 +1,4 @@
-"""Prepares typed sources for ingestion: checks, reverse relations, and sources of one type and one relation as plain graphs."""
+"""Prepares typed sources for ingestion: checks them, adds reverse relations, and turns a source of one type and one relation into a plain graph."""
 
 import re
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ _OF_EDGES = (
 
 
 def plain_source(source: GraphSource | TypedSource) -> GraphSource | TypedSource:
-    """The source; a plain graph's source if it has one type and one relation."""
+    """Returns the source unchanged; as a plain graph's source if it has one type and one relation."""
     if isinstance(source, TypedSource) and len(source.nodes) == len(source.relations) == 1:
         return OnlyRelation(source)
     return source
@@ -40,7 +40,7 @@ def plain_source(source: GraphSource | TypedSource) -> GraphSource | TypedSource
 
 @dataclass(frozen=True)
 class OnlyRelation:
-    """The `GraphSource` of one type and one relation. Names other than a plain graph's go into the provenance."""
+    """A `GraphSource` made from one type and one relation. The provenance records their names if they differ from those of a plain graph."""
 
     typed: TypedSource
 
@@ -61,7 +61,7 @@ class OnlyRelation:
 
 
 def with_reverse_relations(source: TypedSource) -> TypedSource:
-    """Adds a relation rev_NAME for each relation NAME between two types. Raises ConfigError if the source has that relation."""
+    """Adds a relation rev_NAME for each relation NAME between two types. Raises ConfigError if the source already has rev_NAME."""
     added: dict[Relation, EdgeSource] = {}
     for each, edges in source.relations.items():
         if each.source == each.target:
@@ -82,7 +82,7 @@ def reverse_of(relation: Relation) -> Relation:
 
 @dataclass(frozen=True)
 class Reversed:
-    """The edges of a relation, from target to source."""
+    """The edges of a relation with source and target exchanged."""
 
     edges_of: EdgeSource
 
@@ -96,12 +96,12 @@ class Reversed:
 
 
 def is_split(nodes: NodeSource, options: IngestOptions) -> bool:
-    """Whether the options draw a split of these nodes: the nodes need times for `by_time`, else labels."""
+    """Whether the options draw a split of these nodes. Nodes need times for `by_time`, and labels for other splits."""
     return nodes.info.has_node_time if options.split.time_shares else nodes.info.has_label
 
 
 def with_drawn_splits(source: TypedSource, options: IngestOptions) -> TypedSource:
-    """The source with the split that the options draw instead of its splits, so that tables learn from training rows only."""
+    """Replaces the source's splits by the split that the options draw, so that tables learn only from training rows."""
     drawn = {
         name: nodes.with_split(options.split)
         for name, nodes in source.nodes.items()
@@ -122,7 +122,7 @@ def check_sizes(name: str, num_nodes: int, options: IngestOptions) -> None:
 
 
 def check_typed(source: TypedSource, options: IngestOptions) -> None:
-    """Makes all checks that need no data. Raises DataError and ConfigError."""
+    """Makes all checks that do not read the source's data. Raises DataError and ConfigError."""
     name, types = source.name, source.nodes
     _check_names(source)
     for node_type, nodes in types.items():
@@ -158,7 +158,7 @@ def check_typed(source: TypedSource, options: IngestOptions) -> None:
 
 
 def _check_names(source: TypedSource) -> None:
-    """Raises ConfigError for names that cannot be names of folders, and for relations between unknown types."""
+    """Raises ConfigError for a name that cannot be the name of a folder, and for a relation between unknown types."""
     for name in (*source.nodes, *(each.name for each in source.relations)):
         if not re.fullmatch(NAME, name):
             raise ConfigError(
