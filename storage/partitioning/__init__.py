@@ -1,1 +1,1 @@
-"""Which partition a node goes to: random, range, LDG, METIS. Imports: storage.format, storage.filesystem, core."""
+"""Assigns nodes to partitions: random, range, LDG, METIS. Imports: storage.format, storage.filesystem, core."""

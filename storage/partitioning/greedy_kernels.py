@@ -4,8 +4,8 @@ import numpy as np
 
 from graphmill.core.compile_cache import compiled
 
-# Further sweeps over the nodes of one window; each sees the partitions of all their neighbours (Nishimura and Ugander,
-# "Restreaming graph partitioning", KDD 2013). The edges are in memory, so this costs no further pass over the source.
+# Count of further sweeps over the nodes of one window. In a further sweep the partitions of all neighbours are known (Nishimura and Ugander,
+# "Restreaming graph partitioning", KDD 2013). The edges of the window are in memory, so no further pass over the source is needed.
 NUM_RESTREAMS = 8
 
 _BLOCK_EDGES = 512  # looked up ahead
@@ -20,11 +20,11 @@ def place_window(
     size: np.ndarray,
     capacity: np.ndarray,
 ) -> None:
-    """Places the window's nodes in order of first appearance, except nodes that had more edges in an earlier window. Edges count both ways.
+    """Places the window's nodes in order of first appearance, except nodes that had more edges in an earlier window. Edges count in both directions.
 
-    src, dst: int64 [k]; type_offsets: int64 [num_types + 1], type t has the nodes [type_offsets[t], type_offsets[t + 1]); capacity: int64
-    [num_types]. Updates partition (int32 [num_nodes], -1: not placed), seen (int32 [num_nodes]: a node's edges in the window that placed
-    it) and size (int64 [num_types, num_partitions]).
+    src, dst: int64 [k]. type_offsets: int64 [num_types + 1]; type t has the nodes [type_offsets[t], type_offsets[t + 1]). capacity: int64
+    [num_types]. Updates partition (int32 [num_nodes], -1: not placed), seen (int32 [num_nodes]: count of a node's edges in the window that placed
+    the node) and size (int64 [num_types, num_partitions]).
     """
     node, degree, before, ends, _ = _number(src, dst, partition)
     kind = np.searchsorted(type_offsets, node, side="right") - 1
@@ -43,10 +43,11 @@ def place_window(
 
 @compiled
 def _number(src, dst, partition):
-    """(ids, degrees, partitions, ends, a value to ignore): the nodes in order of first appearance, and int32 [k, 2], the numbers of each edge's ends.
+    """Numbers the nodes of a window in order of first appearance. Returns ids, degrees and partitions of the nodes, then `ends` (int32 [k, 2], the numbers
+    of the two ends of each edge), and a value that the caller ignores.
 
-    During the loop `partition` holds -2 - k for number k, so no further table of all nodes is needed. A node is looked up there once per
-    edge, because tables of all nodes do not stay in cache.
+    During the loop `partition` holds -2 - k for the node with number k, so no further table of all nodes is needed. The loop looks up each end of an
+    edge only once, because a table of all nodes does not stay in cache.
     """
     room = 1024
     node, degree, before = np.empty(room, np.int64), np.empty(room, np.int64), np.empty(room, np.int32)
@@ -54,7 +55,7 @@ def _number(src, dst, partition):
     count = touched = 0
     for i in range(len(src)):
         if i % _BLOCK_EDGES == 0:
-            # The processor overlaps these independent reads; in the loop below a branch would wait for each.
+            # Brings the entries into cache: the processor overlaps these independent reads. In the loop below a branch would wait for each read.
             for k in range(i, min(i + _BLOCK_EDGES, len(src))):
                 touched += partition[src[k]] + partition[dst[k]]
         for end in range(2):
@@ -79,7 +80,7 @@ def _number(src, dst, partition):
 
 @compiled
 def _neighbours(ends, indptr, is_placed):
-    """int32: the neighbours in the window of the nodes to be placed, as numbers."""
+    """Returns the numbers (int32) of the neighbours in the window, for the nodes to be placed."""
     neighbour = np.empty(indptr[-1], np.int32)
     fill = indptr[:-1].copy()
     for i in range(len(ends)):
@@ -95,7 +96,8 @@ def _neighbours(ends, indptr, is_placed):
 
 @compiled
 def _sweep(indptr, neighbour, is_placed, kind, place, size, capacity):
-    """One greedy sweep over the nodes to be placed; a node with a partition (`place`) leaves it first and may come back. Returns the number of moved nodes."""
+    """Makes one greedy sweep over the nodes to be placed. A node that has a partition (`place`) first leaves it, and may come back. Returns the number of moved
+    nodes."""
     num_moved = 0
     num_types, num_partitions = size.shape
     count = np.zeros(num_partitions, dtype=np.int64)
@@ -119,7 +121,7 @@ def _sweep(indptr, neighbour, is_placed, kind, place, size, capacity):
                     touched[num_touched] = owner
                     num_touched += 1
                 count[owner] += 1
-        # A partition with room and a neighbour scores above 0, without a neighbour exactly 0: few need a look.
+        # A partition with room and a neighbour has a score above 0. Without a neighbour the score is exactly 0, so only a few partitions are compared.
         best, best_score = -1, 0.0
         for i in range(num_touched):
             p = touched[i]
@@ -140,7 +142,7 @@ def _sweep(indptr, neighbour, is_placed, kind, place, size, capacity):
 
 @compiled
 def fill_up(partition, size):
-    """Gives every node without a partition to the emptiest partition, in order of rows."""
+    """Assigns every node without a partition to the emptiest partition, in order of rows."""
     for row in range(len(partition)):
         if partition[row] < 0:
             smallest = np.argmin(size)
@@ -150,7 +152,7 @@ def fill_up(partition, size):
 
 @compiled
 def count_links(src, dst, partition, links):
-    """Adds each edge whose ends have partitions to links[partition of src, partition of dst]."""
+    """Counts each edge whose two ends have partitions in links[partition of src, partition of dst]."""
     for i in range(len(src)):
         one, other = partition[src[i]], partition[dst[i]]
         if one >= 0 and other >= 0:
@@ -159,7 +161,7 @@ def count_links(src, dst, partition, links):
 
 @compiled
 def cost_of_leaving(indptr, neighbour, partition, num_partitions):
-    """int64 [num_nodes]: additional cut edges if a node moves to the best other partition."""
+    """int64 [num_nodes]: the count of additional cut edges if a node moves to the best other partition."""
     cost = np.empty(len(partition), np.int64)
     count = np.empty(num_partitions, np.int64)
     for row in range(len(partition)):
@@ -174,8 +176,9 @@ def cost_of_leaving(indptr, neighbour, partition, num_partitions):
 
 @compiled
 def move_surplus(order, indptr, neighbour, kind, partition, size, capacity):
-    """Moves nodes, in this order, out of partitions with more nodes of their type than `capacity`: each to the partition with room and most of its neighbours,
-    or to the emptiest. Updates partition (int32 [num_nodes]) and size (int64 [num_types, num_partitions])."""
+    """Moves nodes, in the given order, out of partitions that have more nodes of the node's type than `capacity`. A node moves to the partition with room
+    that has most of the node's neighbours, or to the emptiest partition. Updates partition (int32 [num_nodes]) and size (int64 [num_types,
+    num_partitions])."""
     count = np.zeros(size.shape[1], dtype=np.int64)
     for row in order:
         t, left = kind[row], partition[row]

@@ -1,10 +1,12 @@
 """Assigns nodes to partitions: `assign_partitions(name, source, num_partitions, seed)`, and `assign_types` for a typed graph.
 
-A partitioner is a pure function of the source and its arguments, and leaves no partition empty. `random` and `range` read no edges, and sizes
-differ by at most one. `ldg` and `metis` find locality groups, in an order in which neighbors are near (`graphmill.storage.partitioning.group_order`); a
-partition is a range of groups, and differs from the even size by at most a group. `ldg` puts at most `LOOSE` times the mean into a group, so that communities of
-many sizes find room, or (1 + `LDG_SLACK`) times the mean if the groups are the partitions; `metis` keeps METIS's tolerance (about 3 %). In a typed graph both
-keep every group to (1 + `LDG_SLACK`) times the mean of each type. Memory is O(num_nodes) and up to four windows of edges; `metis` holds the graph.
+A partitioner is a pure function of the source and its arguments, and leaves no partition empty. `random` and `range` read no edges; the sizes of their
+partitions differ by at most one. `ldg` and `metis` find locality groups, and order the groups so that neighbors are near
+(`graphmill.storage.partitioning.group_order`). A partition is a range of groups; its size differs from the even size by at most a group.
+
+`ldg` puts at most `LOOSE` times the mean size into a group, so that communities of many sizes fit, or (1 + `LDG_SLACK`) times the mean if the groups are the
+partitions. `metis` keeps METIS's tolerance (about 3 %). In a typed graph, in both partitioners every group has at most (1 + `LDG_SLACK`) times the mean of each
+type. Memory is O(num_nodes) and up to four windows of edges; `metis` has the whole graph in memory.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,13 +23,14 @@ from graphmill.storage.format.source import EdgeChunk, EdgeSource, SourceInfo, T
 from graphmill.storage.partitioning.group_order import even_ranges, order_groups
 
 LDG_SLACK, LOOSE = 0.03, 4.0
-# Edges that LDG sees at once, about 60 bytes each: more edges give better partitions. A constant, not an option, so that the same
+# Count of edges in a window of LDG; an edge takes about 60 bytes. More edges give better partitions. This is a constant and not an option, so that the same
 # graph gets the same partitions on every machine.
 LDG_WINDOW_EDGES = 1 << 21
 
-# Automatic groups: PARTITION_GROUPS for each partition, of at least GROUP_NODES nodes; up to FEW_PARTITIONS partitions share the same groups.
+# Automatic groups: PARTITION_GROUPS groups for each partition, with at least GROUP_NODES nodes each. All counts of partitions up to FEW_PARTITIONS use the
+# same groups.
 PARTITION_GROUPS, GROUP_NODES, FEW_PARTITIONS = 16, 32, 4
-MOST_GROUPS = 4096  # the order needs a table of edges from each group to each
+MOST_GROUPS = 4096  # ordering the groups needs a table with the count of edges between any two groups
 
 _READ_EDGES = 1 << 20
 
@@ -37,11 +40,11 @@ class Assignment:
     """The partition and the locality group of every row."""
 
     partition: np.ndarray  # int32 [num_nodes]
-    group: np.ndarray | None = None  # int32 [num_nodes], ascending from partition to partition; None: no groups
+    group: np.ndarray | None = None  # int32 [num_nodes]; a later partition has higher groups; None: no groups
     num_groups: int = 0
 
     def rows(self, start: int, stop: int) -> "Assignment":
-        """The assignment of these rows alone."""
+        """Returns the assignment of these rows only."""
         own = slice(start, stop)
         return replace(self, partition=self.partition[own], group=None if self.group is None else self.group[own])
 
@@ -49,10 +52,10 @@ class Assignment:
 def assign_partitions(
     name: str, source: EdgeSource, num_partitions: int, seed: int, num_groups: int | None = None
 ) -> Assignment:
-    """The partition of every row by the partitioner `name`, and its locality group if `name` finds groups. `num_groups` None: `automatic_groups`.
-    Edges count both ways, whether or not the source gives both.
+    """Computes the partition of every row with the partitioner `name`, and the row's locality group if `name` finds groups. `num_groups` None:
+    `automatic_groups`. Edges count in both directions, even if the source gives only one direction.
 
-    Errors: DataError for an edge whose id is out of range (`ldg`, `metis`); MissingDependencyError for `metis` without pymetis; ConfigError for
+    Raises DataError for an edge with an id out of range (`ldg`, `metis`), MissingDependencyError for `metis` without pymetis, ConfigError for
     an impossible number of groups.
     """
     num_nodes = source.info.num_nodes
@@ -70,10 +73,11 @@ def assign_partitions(
 def assign_types(
     name: str, source: TypedSource, num_partitions: int, seed: int, num_groups: int | None = None
 ) -> dict[str, Assignment]:
-    """The partition of every row of every type. `ldg` and `metis` see one graph: the rows of all types one after another, the edges of all relations.
+    """Computes the partition of every row of every type. `ldg` and `metis` partition one graph: the rows of all types one after another, with the edges of all
+    relations.
 
-    Each group and each partition has about equally many nodes of each type. `num_groups` None: the partitions are the groups, and none are stored. Errors as
-    `assign_partitions`.
+    Each group and each partition has about equally many nodes of each type. `num_groups` None: the partitions are the groups, and no groups are
+    stored. Raises the errors of `assign_partitions`.
     """
     num_nodes = {node_type: nodes.info.num_nodes for node_type, nodes in source.nodes.items()}
     _check_groups(name, num_groups, num_partitions, max(num_nodes.values()))
@@ -87,7 +91,7 @@ def assign_types(
         assigned = Assignment(partition)
     else:
         group, _ = _ordered_groups(name, edges, edges.offsets, num_groups, seed, LDG_SLACK)
-        # Each group has its share of every type, so equal numbers of groups have, too.
+        # Each group has its share of every type, so partitions with equally many groups also have equal shares.
         assigned = _ranges(group, even_ranges(np.ones(num_groups, np.int64), num_partitions))
     return {
         node_type: assigned.rows(start, stop)
@@ -96,7 +100,7 @@ def assign_types(
 
 
 def _check_groups(name: str, num_groups: int | None, num_partitions: int, num_nodes: int) -> None:
-    """Raises ConfigError for a number of groups that is impossible; `num_nodes`: of the largest type."""
+    """Raises ConfigError for an impossible number of groups. `num_nodes`: number of nodes of the largest type."""
     if num_groups and name in SHARES:
         raise ConfigError(
             f"groups: expected a partitioner that finds some, ldg or metis, got {name}; set --partitioner ldg, or leave them out"
@@ -111,7 +115,8 @@ def _check_groups(name: str, num_groups: int | None, num_partitions: int, num_no
 def _ordered_groups(
     name: str, source: EdgeSource, type_offsets: np.ndarray, num_groups: int, seed: int, slack: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """int32 [num_nodes], the group of every row, and int64 [num_groups], their sizes; neighbors in the order of groups are near in the graph."""
+    """Returns the group of every row (int32 [num_nodes]) and the size of every group (int64 [num_groups]). Groups that are near in number are near in the
+    graph."""
     links = np.zeros((num_groups, num_groups), np.int64) if num_groups <= MOST_GROUPS else None
     group = GROUPERS[name](source, type_offsets, num_groups, seed, links, slack)
     _fill_empty(group, type_offsets, num_groups)
@@ -123,20 +128,20 @@ def _ordered_groups(
 
 
 def _ranges(group: np.ndarray, bounds: np.ndarray) -> Assignment:
-    """Partitions are the groups between two bounds."""
+    """Makes partitions from groups: each partition has the groups between two bounds."""
     partition_of = np.repeat(np.arange(len(bounds) - 1, dtype=np.int32), np.diff(bounds))
     return Assignment(partition_of[group], group, len(partition_of))
 
 
 @dataclass(frozen=True)
 class _TypesTogether:
-    """A typed source as the edges of one plain graph: the rows of all types one after another, the edges of all relations."""
+    """Presents a typed source as one plain graph: the rows of all types one after another, with the edges of all relations."""
 
     source: TypedSource
 
     @cached_property
     def offsets(self) -> np.ndarray:
-        """int64 [num_types + 1]: where the rows of each type begin."""
+        """int64 [num_types + 1]: the first row of each type, and the number of all rows."""
         return np.cumsum([0, *(nodes.info.num_nodes for nodes in self.source.nodes.values())])
 
     @property
@@ -144,7 +149,7 @@ class _TypesTogether:
         return SourceInfo(name=self.source.name, num_nodes=int(self.offsets[-1]))
 
     def edges(self, chunk_edges: int) -> Iterator[EdgeChunk]:
-        """Relation after relation. Raises DataError for an id outside its type."""
+        """Yields the edges of one relation after another. Raises DataError for an id outside its type."""
         first = dict(zip(self.source.nodes, self.offsets.tolist(), strict=False))
         for relation, edges in self.source.relations.items():
             ends = relation.source, relation.target
@@ -155,7 +160,7 @@ class _TypesTogether:
 
 
 def automatic_groups(num_nodes: int, num_partitions: int) -> int:
-    """The default number of locality groups: 1 for one partition, which needs none; in a small graph the partitions are the groups."""
+    """Returns the default number of locality groups: 1 for one partition, because it needs no groups. In a small graph the partitions are the groups."""
     if num_partitions == 1:
         return 1
     many = PARTITION_GROUPS * max(num_partitions, FEW_PARTITIONS)
@@ -163,7 +168,7 @@ def automatic_groups(num_nodes: int, num_partitions: int) -> int:
 
 
 def random_shares(num_nodes: int, num_partitions: int, seed: int) -> np.ndarray:
-    """int32 [num_nodes]: equal shares of a keyed shuffle of the rows."""
+    """Shuffles the rows with a key and cuts them into equal shares: int32 [num_nodes]."""
     from graphmill.core.counter_kernels import shuffled_shares
 
     shuffle = Permutation(num_nodes, derive_key(seed, 0x7061_7274))  # "part"
@@ -173,7 +178,7 @@ def random_shares(num_nodes: int, num_partitions: int, seed: int) -> np.ndarray:
 
 
 def consecutive_shares(num_nodes: int, num_partitions: int, seed: int) -> np.ndarray:
-    """int32 [num_nodes]: consecutive rows in equal shares; `seed` changes nothing."""
+    """Cuts consecutive rows into equal shares: int32 [num_nodes]. `seed` is not used."""
     bound = np.arange(num_partitions + 1) * num_nodes // num_partitions
     return np.repeat(np.arange(num_partitions, dtype=np.int32), np.diff(bound))
 
@@ -181,15 +186,17 @@ def consecutive_shares(num_nodes: int, num_partitions: int, seed: int) -> np.nda
 def ldg_groups(
     source: EdgeSource, type_offsets: np.ndarray, num_groups: int, seed: int, links: np.ndarray | None, slack: float
 ) -> np.ndarray:
-    """int32 [num_nodes]: linear deterministic greedy over the edge stream, in one pass; `seed` changes nothing. A group has at most 1 + `slack` times the
-    mean of each type (rows [type_offsets[t], type_offsets[t + 1])). Adds the edges from group a to group b to links[a, b], if given, by the groups at that moment.
+    """Groups nodes by linear deterministic greedy (LDG) in one pass over the edge stream: int32 [num_nodes]. `seed` is not used. A group has at most 1 +
+    `slack` times the mean of each type (rows [type_offsets[t], type_offsets[t + 1])). If `links` is given, counts the edges from group a to group b in
+    links[a, b], by the groups that the ends have at that time.
 
-    A node goes to the group with most of its neighbours, discounted by fullness: argmax of count_g · (1 - size_g / capacity) for its type; ties go to
-    the emptiest (Stanton and Kliot, "Streaming graph partitioning for large distributed graphs", KDD 2012). In the paper nodes
-    arrive with all their neighbours. Here edges arrive, so a node is placed by its neighbours in a window of `LDG_WINDOW_EDGES` edges, in
-    order of first appearance, and again in a later window with at least as many neighbours. Nodes without edges fill the emptiest groups.
+    A node goes to the group with most of its neighbours, with a discount for full groups: argmax of count_g · (1 - size_g / capacity) for the node's type.
+    Of equal groups the emptiest is used (Stanton and Kliot, "Streaming graph partitioning for large distributed graphs", KDD 2012). In the paper nodes
+    arrive with all their neighbours. Here edges arrive, so a node is placed by its neighbours in a window of `LDG_WINDOW_EDGES` edges. Nodes of a window are
+    placed in order of first appearance. A node is placed again in a later window if it has at least as many neighbours there. Nodes without edges fill the
+    emptiest groups.
     """
-    # Imported here, so that only this partitioner waits for numba's compiler.
+    # Imported here so that only this partitioner waits for numba's compiler.
     from graphmill.storage.partitioning.greedy_kernels import count_links, fill_up, place_window
 
     num_nodes = source.info.num_nodes
@@ -203,7 +210,7 @@ def ldg_groups(
         if links is not None:
             count_links(*window, group, links)
 
-    # This thread reads a window while another places the previous one.
+    # This thread reads a window while another thread places the nodes of the previous window.
     for _ in ordered_map(place, _windows(source, LDG_WINDOW_EDGES), 1):
         pass
     for of_type, own in zip(np.split(group, type_offsets[1:-1]), size, strict=True):
@@ -214,11 +221,11 @@ def ldg_groups(
 def metis_groups(
     source: EdgeSource, type_offsets: np.ndarray, num_groups: int, seed: int, links: np.ndarray | None, slack: float
 ) -> np.ndarray:
-    """METIS's k-way partition of the undirected simple graph of the edges. As `ldg_groups`, but with METIS's slack, and a group may be empty. Holds the whole
-    graph in memory.
+    """Groups nodes by METIS's k-way partition of the undirected simple graph of the edges. Arguments and result are those of `ldg_groups`, but the slack is
+    that of METIS, and a group may be empty. The whole graph is in memory.
 
-    METIS, through pymetis, balances all nodes together. With several types, a group with more than 1 + `slack` times the mean of a type
-    gives away the nodes that cost the fewest additional cut edges.
+    METIS (pymetis) balances the number of all nodes together. With several types, nodes are moved out of a group that has more than 1 + `slack` times the
+    mean of a type. The nodes that cause the fewest additional cut edges are moved.
     """
     try:
         import pymetis
@@ -240,7 +247,7 @@ def metis_groups(
     ones = np.ones(2 * len(src), dtype=bool)
     shape = (num_nodes, num_nodes)
     adjacency = coo_array((ones, (np.concatenate([src, dst]), np.concatenate([dst, src]))), shape=shape).tocsr()
-    adjacency.sum_duplicates()  # afterwards the order of neighbours does not depend on the order of edges
+    adjacency.sum_duplicates()  # from here on the order of neighbours does not depend on the order of edges
     options = pymetis.Options(seed=seed & 0x7FFF_FFFF)
     _, parts = pymetis.part_graph(
         num_groups, pymetis.CSRAdjacency(adjacency.indptr, adjacency.indices), options=options
@@ -261,7 +268,7 @@ GROUPERS: dict[str, Callable[[EdgeSource, np.ndarray, int, int, np.ndarray | Non
 
 
 def _capacities(type_offsets: np.ndarray, num_groups: int, slack: float) -> np.ndarray:
-    """int64 [num_types]: the most nodes of each type in a group."""
+    """Returns the largest allowed number of nodes of each type in a group, int64 [num_types]."""
     return np.ceil(np.diff(type_offsets) / num_groups * (1.0 + slack)).astype(np.int64)
 
 
@@ -273,7 +280,7 @@ def _keep_to_capacity(
     num_groups: int,
     slack: float,
 ) -> None:
-    """Moves nodes, in place, until no group has more nodes of a type than its capacity."""
+    """Moves nodes, in place, until no group has more nodes of a type than the capacity of the type."""
     from graphmill.storage.partitioning.greedy_kernels import cost_of_leaving, move_surplus
 
     kind = np.repeat(np.arange(len(type_offsets) - 1), np.diff(type_offsets))
@@ -284,7 +291,7 @@ def _keep_to_capacity(
 
 
 def _windows(source: EdgeSource, window_edges: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """(src, dst) of `window_edges` edges each, the last of fewer, for any chunks of the source; ids are checked."""
+    """Yields (src, dst) in windows of `window_edges` edges; the last window may have fewer. Windows do not depend on the source's chunks. Checks the ids."""
     num_nodes = source.info.num_nodes
     pending: list[tuple[np.ndarray, np.ndarray]] = []
     num_pending = 0
@@ -304,8 +311,8 @@ def _windows(source: EdgeSource, window_edges: int) -> Iterator[tuple[np.ndarray
 
 
 def _check_ends(chunk: EdgeChunk, name: str, num_sources: int, num_targets: int) -> None:
-    """Raises DataError unless the ends of a source's edges are rows below these numbers."""
-    if len(chunk.src) != len(chunk.dst):  # the compiled loops read both by one index
+    """Raises DataError unless the ends of the edges are valid rows: below `num_sources` and `num_targets`."""
+    if len(chunk.src) != len(chunk.dst):  # the compiled loops read both arrays with one index
         raise DataError(f"{name}: expected as many sources as destinations, got {len(chunk.src)} and {len(chunk.dst)}")
     for ids, count in ((chunk.src, num_sources), (chunk.dst, num_targets)):
         if len(ids) and (ids.min() < 0 or ids.max() >= count):
@@ -314,7 +321,8 @@ def _check_ends(chunk: EdgeChunk, name: str, num_sources: int, num_targets: int)
 
 
 def _fill_empty(group: np.ndarray, type_offsets: np.ndarray, num_groups: int) -> None:
-    """Gives every group without nodes of a type the last row of the largest group of this type, in place. Types of fewer nodes than groups stay as they are."""
+    """Moves, in place, a node into every group without nodes of a type: the last row of the largest group of this type. A type with fewer nodes than groups
+    is not changed."""
     for own in np.split(group, type_offsets[1:-1]):
         size = np.bincount(own, minlength=num_groups)
         for empty in np.flatnonzero(size == 0) if len(own) >= num_groups else ():

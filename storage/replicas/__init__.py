@@ -1,1 +1,1 @@
-"""Copies of partitions on a host's disk, verified against their origin. Imports: storage.graph and what it imports."""
+"""Makes copies of partitions on a host's disk, and verifies the copies against their origin. Imports: storage.graph and what it imports."""

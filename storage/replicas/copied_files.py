@@ -1,8 +1,8 @@
-"""Copies of a graph's partitions, or of a whole set of graphs, on a host's disk. Each file of the origin is verified once, during the copy.
+"""Copies partitions of a graph, or a whole set of graphs, to a host's disk. Each file of the origin is verified once, during the copy.
 
     manifests/000001.json                          the origin's manifest, with the origin's url
     data/<snapshot>/part-00000/…                   files of the partitions that this host serves; files of other partitions are missing
-    copied/part-00000.json                         stamps of the verified files: a file with the same stamp is not read again
+    copied/part-00000.json                         stamps of the verified files: a file whose stamp is unchanged is not read again
 
 A file is either complete or missing. Ingestion never writes to a copy, and the origin is only read.
 """
@@ -36,19 +36,20 @@ from graphmill.storage.snapshots.snapshots import has_graph, manifest_path, read
 COPIED = "copied"
 _WHOLE = "graphs.json"
 _CHUNK_BYTES = 1 << 22
-_DEADLINE_S, _TRY_S = 120.0, 60.0  # for a chunk, which takes 34 s at 1 Mb/s
+_DEADLINE_S, _TRY_S = 120.0, 60.0  # deadline for a chunk, which takes 34 s at 1 Mb/s
 
 
 @dataclass(frozen=True)
 class CopiedPartition:
     """A partition with all its files on this host."""
 
-    verified: frozenset[str]  # paths of all its files, below the graph's: their bytes fit the manifest
-    num_bytes: int  # read from the origin by this call
+    # paths of all files of the partition, relative to the graph's path; their checksums match the manifest
+    verified: frozenset[str]
+    num_bytes: int  # bytes that this call read from the origin
 
 
 def copy_manifest(url: str, manifest: Manifest | GraphSetManifest) -> None:
-    """Writes the manifest of a copy, unless it exists. Raises ConfigError if another graph is there."""
+    """Writes the manifest of a copy, if it does not exist yet. Raises ConfigError if another graph is there."""
     if _manifest_there(url, manifest) == manifest:
         return
     where = Path(manifest_path(split_url(url)[1], manifest.snapshot))
@@ -58,8 +59,8 @@ def copy_manifest(url: str, manifest: Manifest | GraphSetManifest) -> None:
 
 
 def _manifest_there(url: str, manifest: Manifest | GraphSetManifest) -> Manifest | GraphSetManifest | None:
-    """The manifest of the copy at the url: of the same snapshot, else the newest; None if nothing is there. Raises ConfigError if the url holds no copy, or a copy
-    of other bytes."""
+    """Returns the manifest of the copy at the url: the manifest of the same snapshot, or else the newest; None if nothing is there. Raises ConfigError if the
+    graph at the url is not a copy, or is a copy with other content."""
     if not has_graph(url):
         return None
     filesystem, path = split_url(url)
@@ -75,14 +76,14 @@ def _manifest_there(url: str, manifest: Manifest | GraphSetManifest) -> Manifest
 
 
 def _check_place(url: str, manifest: Manifest | GraphSetManifest) -> None:
-    """Raises ConfigError if a folder of this host may not become this copy: it holds other files or another graph, or cannot be written."""
+    """Raises ConfigError if a folder of this host cannot be used for this copy: it holds other files or another graph, or cannot be written."""
     where = f"choose another url on {socket.gethostname()}"
     check_output(url, "a graph", lambda *at: [name for name in graph_strangers(*at) if name != COPIED], advice=where)
     _manifest_there(url, manifest)
 
 
 def copy_here(origin: str, snapshot: int, url: str, partitions: Sequence[int] = ()) -> int:
-    """Completes the copy at `url` on this host: these partitions of a graph, or all files of a set. Returns the bytes read from the origin.
+    """Completes the copy at `url` on this host: these partitions of a graph, or all files of a set. Returns the number of bytes read from the origin.
 
     Raises ConfigError if `url` holds something else, FormatError if the origin is gone or damaged, or the disk is full.
     """
@@ -92,7 +93,7 @@ def copy_here(origin: str, snapshot: int, url: str, partitions: Sequence[int] = 
     _check_place(url, manifest)
     if isinstance(manifest, GraphSetManifest):
         num_bytes = _copy_files(url, _WHOLE, list(manifest.files.values()), lambda: (filesystem, path))
-        copy_manifest(url, manifest)  # last: a set is opened with all its files
+        copy_manifest(url, manifest)  # the manifest comes last, because a set is opened with all its files
         return num_bytes
     copy_manifest(url, manifest)
     copy = open_graph(url, snapshot, kind=PLAIN_OR_TYPED)
@@ -100,7 +101,7 @@ def copy_here(origin: str, snapshot: int, url: str, partitions: Sequence[int] = 
 
 
 def copy_partition(copy: GraphSnapshot, index: int) -> CopiedPartition:
-    """Completes the files of a partition in a copy on this host; files that were verified before are not read again.
+    """Completes the files of a partition in a copy on this host. Files that were verified before are not read again.
 
     Raises FormatError if the origin is gone or damaged, or the disk is full.
     """
@@ -123,7 +124,7 @@ def _copy_files(
     entries: Sequence[FileEntry],
     open_origin: Callable[[], tuple[fsspec.AbstractFileSystem, str]],
 ) -> int:
-    """Copies missing files to `url`, and writes the stamps of all files to the record `name`. Returns the bytes copied."""
+    """Copies missing files to `url`, and writes the stamps of all files to the record `name`. Returns the number of copied bytes."""
     filesystem, path = split_url(url)
     if not is_local(filesystem):
         raise ConfigError(f"{url}: expected a path on the hosts' own disks, got a URL")
@@ -152,7 +153,7 @@ def _copy_files(
 
 
 def _read_record(path: Path) -> dict[str, Stamp]:
-    """Stamps by name; none if the file is missing or was not written by this module."""
+    """Reads stamps by file name; none if the record is missing or was not written by this module."""
     try:
         rows = json.loads(path.read_text())
         stamps = [Stamp(str(name), int(size), int(changed), str(digest)) for name, size, changed, digest in rows]
@@ -162,7 +163,7 @@ def _read_record(path: Path) -> dict[str, Stamp]:
 
 
 def _copy_file(filesystem: fsspec.AbstractFileSystem, path: str, entry: FileEntry, target: Path) -> None:
-    """Copies one file and checks its bytes on the way. The target is complete or missing."""
+    """Copies one file, and checks its checksum during the copy. The target is either complete or missing."""
     source = f"{path}/{entry.path}"
     digest = hashlib.sha256()
     with _writing(target):
@@ -178,7 +179,7 @@ def _copy_file(filesystem: fsspec.AbstractFileSystem, path: str, entry: FileEntr
 
 
 def _chunks(filesystem: fsspec.AbstractFileSystem, source: str, num_bytes: int) -> Iterator[bytes]:
-    """The chunks of a file; an unreachable store is asked again (storage/filesystem/retry.py)."""
+    """Yields the chunks of a file. Requests to an unreachable store are repeated (storage/filesystem/retry.py)."""
     with one_line_errors(source, "copy this file"):
         if is_local(filesystem):
             with open(source, "rb") as stream:

@@ -1,12 +1,12 @@
-"""A cache of graphs from object stores: a folder of bounded size on this host's disk, shared by the host's processes and by later runs.
+"""Caches graphs from object stores in a folder of bounded size on this host's disk. The host's processes and later runs share the folder.
 
-    lock                      held while room is made, but not during copies
+    lock                      held while space is freed, but not during copies
     3f2a…/                    the copy of one graph (storage/replicas/copied_files.py), with the partitions that were requested on this host
-    3f2a…/claimed.json        bytes of its files, also of files that are still being copied: they count against the bound
-    3f2a…/in-use              held shared by each process that reads the graph; its time is the time of the last use
+    3f2a…/claimed.json        sizes of the copy's files, including files that are still being copied: all these files count against the bound
+    3f2a…/in-use              each process that reads the graph holds a shared lock on it; its modification time is the time of the last use
     3f2a…/part-00000.lock     held by the one process that copies this partition
 
-To make room, unused graphs are removed as a whole, the least recently used first.
+To free space, whole graphs that are not in use are removed, the least recently used first.
 """
 
 import fcntl
@@ -30,38 +30,39 @@ from graphmill.storage.filesystem.urls import absolute_url, is_local
 from graphmill.storage.graph import GraphSnapshot, copy_of
 from graphmill.storage.replicas.copied_files import CopiedPartition, copy_partition
 
-COPY_BYTES_PER_S = 5e6  # over a slow link, to a slow disk
+COPY_BYTES_PER_S = 5e6  # rate over a slow link to a slow disk
 _CLAIMED, _IN_USE, _REMOVED = "claimed.json", "in-use", "removed-"
 _GRAPH = re.compile("[0-9a-f]{32}")
-_UNFINISHED = re.compile(r"\..+\.[0-9a-f]{8}")  # the name of a file in copied_files until it is complete
+# the temporary name that copied_files gives to a file until the file is complete
+_UNFINISHED = re.compile(r"\..+\.[0-9a-f]{8}")
 _LOCK_S = 60.0
 _Graph = TypeVar("_Graph", bound=GraphSnapshot)
 
 
 @dataclass(frozen=True)
 class CopyCache:
-    """The cache folder of the host that uses this value."""
+    """The cache folder on the host that uses this object."""
 
     folder: str
     num_bytes: int
 
     def copy_of(self, graph: _Graph) -> _Graph:
-        """The graph's copy in this cache, opened, with or without files; a local graph is returned unchanged."""
+        """Returns the graph with its copy in this cache as location; the copy may have no files yet. Returns a local graph unchanged."""
         if is_local(graph.filesystem):
             return graph
         named = f"{graph.url} {graph.manifest.content_hash}"
         return copy_of(graph, f"{absolute_url(self.folder)}/{hashlib.sha256(named.encode()).hexdigest()[:32]}")
 
     def has(self, copy: GraphSnapshot) -> bool:
-        """Whether `copy_of` returned this graph."""
+        """Whether the graph is a copy in this cache, as returned by `copy_of`."""
         return os.path.dirname(copy.path) == absolute_url(self.folder)
 
     @contextmanager
     def holding(self, copy: GraphSnapshot, partitions: Sequence[int]) -> Iterator[list[CopiedPartition]]:
-        """During the block the copy has these partitions. Files that are in the cache are not copied again.
+        """Ensures that the copy has these partitions during the block. Files that are already in the cache are not copied again.
 
-        Raises ConfigError if they do not fit, FormatError if the store's files are damaged or the disk is full, DeadlineError if
-        the store does not answer, or another process holds the folder for too long.
+        Raises ConfigError if the partitions do not fit into the cache, FormatError if the store's files are damaged or the disk is full, DeadlineError if
+        the store does not answer or another process holds the folder for too long.
         """
         needed = {entry.path: entry.num_bytes for index in partitions for entry in copy.partition_files(index)}
         with one_line_errors(self._here, "use this folder as a cache"):
@@ -81,13 +82,13 @@ class CopyCache:
         return f"{self.folder} on {socket.gethostname()}"
 
     def _claim(self, own: Path, needed: dict[str, int]) -> int:
-        """Makes room for the graph's files. Returns the descriptor that holds its folder."""
+        """Frees space for the graph's files. Returns the file descriptor that locks the graph's folder."""
         own.parent.mkdir(parents=True, exist_ok=True)
         with locked(own.parent / "lock", _LOCK_S):
             own.mkdir(exist_ok=True)
             in_use = os.open(own / _IN_USE, os.O_RDWR | os.O_CREAT, 0o600)
             try:
-                if try_alone(in_use):  # nobody copies here: remove what a killed process left
+                if try_alone(in_use):  # no process copies to this folder: remove files that a killed process left
                     for path in own.rglob(".*"):
                         if _UNFINISHED.fullmatch(path.name):
                             path.unlink(missing_ok=True)
@@ -104,7 +105,7 @@ class CopyCache:
         return in_use
 
     def _make_room(self, own: Path, needed: int) -> None:
-        """Removes unused graphs until `needed` bytes of this graph fit. Raises ConfigError if they never fit."""
+        """Removes unused graphs until `needed` bytes of this graph fit. Raises ConfigError if they cannot fit."""
         for left in own.parent.glob(f"{_REMOVED}*"):  # left by a killed process
             if _GRAPH.fullmatch(left.name.removeprefix(_REMOVED)):
                 shutil.rmtree(left)
@@ -130,7 +131,7 @@ class CopyCache:
 
 
 def _claimed(graph: Path) -> dict[str, int]:
-    """Bytes by file; none if there is no record, which is written before anything is copied."""
+    """Reads the size of each file; none if there is no record. The record is written before anything is copied."""
     try:
         return {str(name): int(size) for name, size in json.loads((graph / _CLAIMED).read_text()).items()}
     except FileNotFoundError:

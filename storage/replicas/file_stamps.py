@@ -1,6 +1,6 @@
-"""Checks by size and time of change, without reading, that the verified files of a graph are unchanged.
+"""Checks, without reading, that the verified files of a graph are unchanged: compares size and time of change.
 
-Local files only: files of other filesystems are read into memory once, by their one owner.
+Only local files are checked. A file of another filesystem is read into memory once, by the one process that owns it.
 """
 
 import os
@@ -25,16 +25,16 @@ class Stamp:
 
 @dataclass(frozen=True)
 class FileStamps:
-    """The files of one store."""
+    """The stamps of the files of one graph."""
 
     path: str
     stamps: tuple[Stamp, ...]
 
     def renewed(self, verified: Collection[str] = ()) -> "FileStamps":
-        """Current stamps, if the files still hold the same bytes.
+        """Returns the current stamps, if the files still have the same content.
 
-        A file with another stamp is read, unless it is in `verified`; the same bytes are accepted. Raises FormatError with the name of the first file with other
-        bytes.
+        A file whose stamp differs is read, unless it is in `verified`. It is accepted if its content is the same. Otherwise raises a FormatError with the
+        name of the first such file.
         """
         stamps = [(stamp, self._now(stamp)) for stamp in self.stamps]
         for before, now in stamps:
@@ -43,12 +43,12 @@ class FileStamps:
         return FileStamps(self.path, tuple(now for _, now in stamps))
 
     def verify(self) -> None:
-        """Reads every file. Raises FormatError with the name of the first file that does not fit its manifest."""
+        """Reads every file. Raises a FormatError with the name of the first file whose checksum differs from the manifest."""
         for stamp in self.stamps:
             self._compare(stamp)
 
     def check_untouched(self) -> None:
-        """Raises FormatError with the name of a file that was changed at all, since data read meanwhile may be wrong."""
+        """Raises a FormatError with the name of a file that was changed in any way, because data that was read in the meantime may be wrong."""
         for stamp in self.stamps:
             if self._now(stamp) != stamp:
                 self._compare(stamp)
@@ -79,13 +79,13 @@ class FileStamps:
 
 
 def take_stamps(url: str, entries: Iterable[FileEntry]) -> FileStamps:
-    """The current stamps of a store's files; none if they are not local. Raises FormatError if a file is missing."""
+    """Takes the current stamps of files; none if the files are not local. Raises FormatError if a file is missing."""
     unseen = unseen_stamps(url, entries)
     return replace(unseen, stamps=tuple(unseen._now(stamp) for stamp in unseen.stamps))
 
 
 def unseen_stamps(url: str, entries: Iterable[FileEntry]) -> FileStamps:
-    """Stamps that fit no file, so that the first `renewed` reads all files; none if they are not local."""
+    """Makes stamps that match no file, so that the first call of `renewed` reads all files; none if the files are not local."""
     filesystem, path = split_url(url)
     stamps = [Stamp(entry.path, -1, -1, entry.sha256) for entry in entries] if is_local(filesystem) else []
     return FileStamps(path, tuple(stamps))

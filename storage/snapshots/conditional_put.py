@@ -1,6 +1,6 @@
-"""Tests whether a store can create a file only if it is absent. The commit of a snapshot depends on this.
+"""Tests whether a store can create a file exclusively, that is only if it does not exist. The commit of a snapshot depends on this.
 
-A store that checks first and then writes, or that ignores the condition, lets two writers overwrite each other.
+If a store checks first and then writes, or ignores the condition, two writers can overwrite each other's files.
 """
 
 import contextlib
@@ -18,8 +18,8 @@ _RACERS, _ROUNDS = 4, 2
 
 
 def check_exclusive_creation(filesystem: fsspec.AbstractFileSystem, folder: str, url: str) -> None:
-    """Raises ConfigError if creating a file can replace another. Writes probes to `folder` and removes them."""
-    if isinstance(filesystem, MemoryFileSystem):  # it belongs to this process, whose writers take turns
+    """Raises ConfigError if exclusive creation can replace an existing file. Writes probe files to `folder` and removes them."""
+    if isinstance(filesystem, MemoryFileSystem):  # it belongs to this process, whose writers take a lock
         return
     problem = _problem(filesystem, folder)
     if problem:
@@ -42,7 +42,7 @@ def _problem(filesystem: fsspec.AbstractFileSystem, folder: str) -> str | None:
         try:
             with ThreadPoolExecutor(_RACERS) as pool:
                 futures = [pool.submit(create, str(racer).encode()) for racer in range(_RACERS)]
-            # A loser may also get "try again" (S3's 409), which is an error here.
+            # The request that loses may also get "try again" (409 from S3), which counts as an error here.
             winners = sum(future.exception() is None and future.result() for future in futures)
             if not winners:
                 futures[0].result()

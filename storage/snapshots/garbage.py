@@ -1,4 +1,4 @@
-"""Removes files that no manifest names from folders with a journal. Only files with names that our writers give are removed; other files stay."""
+"""Removes files that no manifest names, from folders with a journal. Only files with the names that Graphmill's writers use are removed; other files stay."""
 
 import contextlib
 import os
@@ -19,7 +19,7 @@ from graphmill.storage.format.manifest import NAME, PART_NAME, parse_head
 from graphmill.storage.snapshots.journal import JOURNAL
 from graphmill.storage.snapshots.snapshots import manifest_path
 
-# All names that a writer gives to files in its folder. The journal is removed last, because it marks the folder as ours.
+# All names that a writer gives to files in its folder. The journal is removed last, because it marks the folder as Graphmill's.
 _KEPT = (
     r"part-\d{5}/(topology|out_topology|nodes|ids|features|edges|links|graphs)\.arrow",
     rf"part-\d{{5}}/{PART_NAME}/(topology|out_topology|nodes|ids|features|edges|links)\.arrow",
@@ -37,9 +37,9 @@ _OURS, _PASSING = re.compile("|".join(_KEPT + _TEMPORARY)), re.compile("|".join(
 
 
 def remove_temporary(filesystem: fsspec.AbstractFileSystem, path: str, folder: str, attempted: Collection[int]) -> None:
-    """At a writer's end: removes its temporary files, and all its files if it published none of the snapshots `attempted`.
+    """Cleans up after a writer: removes its temporary files. If none of the snapshots `attempted` was published, removes all its files.
 
-    If that cannot be determined, all files stay for `prune`.
+    If it cannot be determined which snapshots were published, all files stay until `prune` removes them.
     """
     published: set[str] = set()
     with contextlib.suppress(FormatError), one_line_errors(path, "look for the manifest"):
@@ -63,11 +63,11 @@ def remove_files(
     listed: Collection[str] | None = None,
     dry_run: bool = False,
 ) -> tuple[int, int, list[str]]:
-    """Removes our files in a folder (`data/…`, `pieces/…`), except `reached` files; then the folder if it is empty. Returns the number of removed files, their
-    bytes, and the names of files that are not ours, which stay.
+    """Removes Graphmill's files in a folder (`data/…`, `pieces/…`), except the files in `reached`; then removes the folder if it is empty. Returns the number
+    of removed files, their bytes, and the names of other files, which stay.
 
-    `listed`: in a folder that a manifest names or named, only these files and temporary files are removed; None: no manifest ever named the folder. Paths are
-    below the graph's, as `folder` is.
+    `listed`: only these files and temporary files are removed; given if a manifest names the folder or named it before. None: no manifest ever named the
+    folder. All paths, including `folder`, are relative to the graph's path.
     """
     where, removed, num_bytes, kept = f"{path}/{folder}", 0, 0, False
     foreign: list[str] = []
@@ -102,12 +102,12 @@ def _remove_empty_folders(filesystem: fsspec.AbstractFileSystem, where: str) -> 
 
 
 def _files(filesystem: fsspec.AbstractFileSystem, where: str) -> Iterator[tuple[str, int]]:
-    """(name below the folder, bytes) of every file. Links are not followed."""
+    """Yields (name relative to the folder, bytes) for every file. Links are not followed."""
     if is_local(filesystem):
         for folder, _, names in () if os.path.islink(where) else os.walk(where, followlinks=False):
             for name in names:
                 each = Path(folder, name)
-                with contextlib.suppress(FileNotFoundError):  # another prune removes files, too
+                with contextlib.suppress(FileNotFoundError):  # another prune may remove files at the same time
                     status = each.lstat()
                     if not stat.S_ISLNK(status.st_mode):
                         yield each.relative_to(where).as_posix(), status.st_size

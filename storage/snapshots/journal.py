@@ -1,7 +1,7 @@
-"""The journal of a folder below `data/`: its writer, and the lease that the writer renews while it lives.
+"""Keeps the journal of a folder below `data/`. The journal names the folder's writer, and has the lease that the writer renews while it lives.
 
-`graphmill.storage.snapshots.prune` may remove a folder that no manifest names if its lease is over: its writer is dead. The clocks of the machines
-that write and prune may differ by up to `CLOCK_MARGIN_S`.
+If no manifest names a folder and the folder's lease has expired, its writer is dead, and `graphmill.storage.snapshots.prune` may remove the folder. The clocks
+of the machine that writes and of the machine that prunes may differ by up to `CLOCK_MARGIN_S`.
 """
 
 import json
@@ -22,14 +22,14 @@ from graphmill.storage.filesystem.object_stores import put_file
 JOURNAL = "journal.json"
 LEASE_S = 3600.0
 CLOCK_MARGIN_S = 600.0
-# Temporary names of a journal (`write_durably`), and pieces that were written after another process had removed the journal.
+# Names of temporary journal files (`write_durably`), and of pieces that were written after another process had removed the journal.
 _WITHOUT_JOURNAL = re.compile(r"\.journal\.json\.[0-9a-f]{8}|\.?chunk-\d{7}-[0-9a-f]{64}\.arrow(\.[0-9a-f]{8})?")
 _FORMAT = "graphmill-journal"
 
 
 @dataclass(frozen=True)
 class Journal:
-    """The writer of a folder and its lease. Times are seconds since 1970, by the writer's clock."""
+    """The writer of a folder, and the writer's lease. Times are seconds since 1970, by the writer's clock."""
 
     host: str
     pid: int
@@ -41,7 +41,7 @@ class Journal:
 
 
 class Lease:
-    """Holds a folder: writes its journal, and renews it from a thread until `release`."""
+    """Holds the lease of a folder: writes the journal, and renews the lease from a thread until `release`."""
 
     def __init__(self, filesystem: fsspec.AbstractFileSystem, folder: str, lease_s: float = LEASE_S) -> None:
         self._filesystem, self._where, self._lease_s = filesystem, f"{folder}/{JOURNAL}", lease_s
@@ -55,7 +55,7 @@ class Lease:
         self._thread.start()
 
     def check(self) -> None:
-        """Raises ConflictError if the lease is over or the journal is gone: the folder may have been pruned."""
+        """Raises ConflictError if the lease has expired or the journal is gone, because the folder may have been pruned."""
         if not self._lasts():
             raise ConflictError(
                 f"{self._where}: expected this writer's lease to last, found it over (the process was stopped for more than "
@@ -68,7 +68,7 @@ class Lease:
             self._thread.join(timeout=60)
 
     def _keep(self) -> None:
-        # An expired lease is not renewed: the folder may have been pruned while this process was stopped.
+        # An expired lease is not renewed, because the folder may have been pruned while this process was stopped.
         while not self._released.wait(self._lease_s / 4) and self._lasts():
             renewed = replace(self._journal, lease_until=time.time() + self._lease_s)
             try:
@@ -88,8 +88,8 @@ class Lease:
 
 
 def is_abandoned(folder: str, now: float) -> bool:
-    """Whether a local folder without a journal was left by a dead writer: it holds only files that a writer has before its journal is written or after
-    it is removed, and has not changed for longer than a lease."""
+    """Whether a dead writer left this local folder without a journal. Both must be true: the folder holds only files that can exist before the journal is
+    written or after it is removed, and the folder has not changed for longer than a lease."""
     try:
         changed = os.stat(folder).st_mtime
     except OSError:
@@ -99,7 +99,7 @@ def is_abandoned(folder: str, now: float) -> bool:
 
 
 def read_journal(filesystem: fsspec.AbstractFileSystem, where: str) -> Journal | None:
-    """The journal at this path; None if there is no file, or it is no journal."""
+    """Reads the journal at this path. Returns None if there is no file or the file is no journal."""
     with one_line_errors(where, "read this file"):
         try:
             content = filesystem.cat_file(where)

@@ -1,7 +1,7 @@
 """Deletes old snapshots and files that dead writers left. Nothing else in Graphmill deletes a file of a graph.
 
-A file is deleted only if no kept manifest names it, and an old manifest or a journal does. Old manifests are deleted first: an interrupted prune
-leaves files for the next prune, never a manifest without its files.
+A file is deleted only if no kept manifest names it, and either an old manifest names it or it lies in a folder with a journal. Old manifests are deleted
+first. An interrupted prune therefore leaves files for the next prune, but never a manifest without its files.
 """
 
 import contextlib
@@ -33,19 +33,19 @@ from graphmill.storage.snapshots.snapshots import (
 
 @dataclass(frozen=True)
 class Pruned:
-    """What was removed, and what stays."""
+    """The result of a prune: the removed snapshots, folders and files, and those that stay."""
 
     kept: tuple[int, ...]  # numbers of snapshots
     removed: tuple[int, ...]
     orphans: tuple[str, ...]  # folders of dead writers
-    held: tuple[str, ...]  # folders that no manifest names, of writers with a valid lease
+    held: tuple[str, ...]  # folders that no manifest names and whose writers have a valid lease
     num_files: int
     num_bytes: int
-    foreign: tuple[str, ...]  # files and folders that are not ours inside the graph's folder; they stay
+    foreign: tuple[str, ...]  # files and folders inside the graph's folder that are not from Graphmill; they stay
 
 
 def prune(url: str, *, keep: int, older_than_s: float = 0.0, now: float | None = None, dry_run: bool = False) -> Pruned:
-    """Removes snapshots beyond the newest `keep` that are older than `older_than_s` seconds, and the folders of dead writers.
+    """Removes the folders of dead writers, and old snapshots: those that are not among the newest `keep` and are older than `older_than_s` seconds.
 
     `now`: seconds since 1970; None: this machine's clock. `dry_run`: removes nothing, and returns what would be removed. Raises
     FormatError, and removes nothing, if a manifest cannot be read.
@@ -58,7 +58,7 @@ def prune(url: str, *, keep: int, older_than_s: float = 0.0, now: float | None =
     filesystem, path = split_url(url)
     numbers = snapshot_numbers(filesystem, path)
     heads = _heads(filesystem, path, url, numbers)
-    numbers = sorted(heads)  # without snapshots that another prune has removed meanwhile
+    numbers = sorted(heads)  # without snapshots that another prune has removed in the meantime
     old = [number for number in numbers[:-keep] if now - heads[number].created > older_than_s]
     reached = {file for number in numbers if number not in old for file in heads[number].paths}
     listed = {file for number in old for file in heads[number].paths}
@@ -111,7 +111,7 @@ def _heads(filesystem: fsspec.AbstractFileSystem, path: str, url: str, numbers: 
 
 
 def _folders(filesystem: fsspec.AbstractFileSystem, path: str) -> Iterator[str]:
-    """The folders that may have a journal, relative to the graph's."""
+    """Yields the folders that may have a journal, as paths relative to the graph's folder."""
     for parent in (DATA, PIECES):
         with one_line_errors(path, "list its folders"):
             names = list_names(filesystem, f"{path}/{parent}")

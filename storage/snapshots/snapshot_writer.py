@@ -1,7 +1,7 @@
-"""Writes one snapshot of a graph: its files into a new folder, then the manifest. The exclusive creation of the manifest is the commit.
+"""Writes one snapshot of a graph: first the files into a new folder, then the manifest. The exclusive creation of the manifest is the commit.
 
-Two writers may work at once: the second to commit fails in one line and has destroyed nothing. A writer deletes only
-files that it wrote itself and did not publish. On local filesystems every file is on disk before the manifest that names it.
+Two writers may work at once. The writer that commits second fails with a one-line error, and has destroyed nothing. A writer deletes only
+files that it wrote itself and did not publish. On local filesystems every file is on disk before the manifest that names it is created.
 """
 
 import contextlib
@@ -42,8 +42,8 @@ from graphmill.storage.snapshots.snapshots import (
 )
 
 _LINK_TRIES = 3
-_HASHERS = 2  # threads that hash, sync and upload files while the next files are written
-# Creating a file is not atomic in fsspec's memory filesystem: this process's writers take turns.
+_HASHERS = 2  # count of threads that hash, sync and upload files while the next files are written
+# Creating a file is not atomic in fsspec's memory filesystem, so the writers of this process use a lock.
 _MEMORY = threading.Lock()
 
 
@@ -51,7 +51,7 @@ Manifested = TypeVar("Manifested", Manifest, GraphSetManifest)
 
 
 def check_destination(url: str, *, overwrite: bool = False) -> None:
-    """Raises ConfigError if no snapshot may be written at `url`: it is a file, holds other files, or a graph (without `overwrite`)."""
+    """Raises ConfigError if no snapshot may be written at `url`, because it is a file, holds other files, or holds a graph and `overwrite` is not set."""
     check_output(url, "a graph", graph_strangers, advice="choose another url")
     filesystem, path = split_url(url)
     with one_line_errors(url, "use this destination", ConfigError):
@@ -67,11 +67,11 @@ def check_destination(url: str, *, overwrite: bool = False) -> None:
 
 
 def graph_strangers(filesystem: fsspec.AbstractFileSystem, path: str) -> list[str]:
-    """Names that are not ours. None for a graph: each snapshot has a separate folder, so other files in the graph's folder are safe."""
+    """Returns the names at the path that are not from Graphmill. Empty if there is a graph: each snapshot has its own folder, so other files are safe."""
     if holds_first_format(filesystem, path):
         return []
     if snapshot_numbers(filesystem, path):
-        parse_head(*read_manifest(filesystem, path, path, None, ""))  # raises if the manifest is not ours
+        parse_head(*read_manifest(filesystem, path, path, None, ""))  # raises if the manifest is not from Graphmill
         return []
     others = [name for name in names_there(filesystem, path) if name not in TOP_LEVEL]
     return others + foreign_names(filesystem, path)
@@ -81,7 +81,7 @@ def graph_strangers(filesystem: fsspec.AbstractFileSystem, path: str) -> list[st
 def write_snapshot(
     url: str, *, overwrite: bool = False, scratch: str | None = None, lease_s: float = LEASE_S
 ) -> Iterator["SnapshotWriter"]:
-    """A writer of one snapshot. Files that are not committed at the end of the block are removed.
+    """Yields the writer of one snapshot. At the end of the block, files that were not committed are removed.
 
     `scratch`: a local directory for temporary files; None: the snapshot's folder, or the system's directory for remote stores.
     Raises ConfigError if `url` cannot be written to, FormatError for an OSError in the block.
@@ -90,7 +90,7 @@ def write_snapshot(
     filesystem, path = split_url(url)
     base = last_number(filesystem, path)
     if base and not overwrite:
-        check_destination(url)  # a graph has appeared meanwhile; if it appears later, `commit` raises
+        check_destination(url)  # another writer has published a graph; if one does so later, `commit` raises
     name, local = Path(path).name, is_local(filesystem)
     attempted: list[int] = []
     with contextlib.ExitStack() as stack:
@@ -115,14 +115,15 @@ def write_snapshot(
             yield writer
         except GraphmillError:
             raise
-        except OSError as error:  # a full disk, or a source's file that cannot be read
+        except OSError as error:  # the disk is full, or a file of the source cannot be read
             named = f" ({error.filename})" if error.filename else ""
             raise FormatError(f"{url}: cannot prepare the graph: {one_line(error)}{named}") from error
 
 
 @contextlib.contextmanager
 def _folders(target: Path, own: Path, url: str) -> Iterator[list[Path]]:
-    """Makes the missing folders of a graph, `own` among them; folders that are empty at the end are removed. Yields the folders whose names must be synced."""
+    """Makes the missing folders of a graph, including `own`, and yields the folders that must be synced. At the end, removes the new folders that are
+    empty."""
     inner = (own, own.parent, target / MANIFESTS)
     missing = [folder for folder in (*inner, target, *target.parents) if not folder.exists()]
     try:
@@ -137,7 +138,7 @@ def _folders(target: Path, own: Path, url: str) -> Iterator[list[Path]]:
 
 @contextlib.contextmanager
 def _elsewhere(scratch: str | None, name: str) -> Iterator[Path]:
-    """A temporary directory in `scratch`, or the system's."""
+    """Makes a temporary directory in `scratch`; None: in the system's temporary directory."""
     parent = Path(scratch) if scratch else None
     if parent:
         with one_line_errors(str(parent), "make this directory (--scratch)", ConfigError):
@@ -148,13 +149,13 @@ def _elsewhere(scratch: str | None, name: str) -> Iterator[Path]:
 
 @dataclass
 class SnapshotWriter:
-    """Files go below `files`; `add` takes a complete file, and `commit` publishes all."""
+    """The writer of one snapshot. The caller writes files below `files` and passes each complete file to `add`; `commit` publishes all files."""
 
     _filesystem: fsspec.AbstractFileSystem
     _path: str
     _url: str
     _folder: str
-    base: int  # the newest snapshot when this snapshot was begun
+    base: int  # number of the newest snapshot at the time when this snapshot was begun
     files: Path
     scratch: Path
     _lease: Lease
@@ -171,12 +172,12 @@ class SnapshotWriter:
         return self.base + 1
 
     def add(self, file: Path | str) -> None:
-        """Takes a complete file, by its path or its name below `files`: a thread hashes it, then syncs or uploads it."""
+        """Takes a complete file, given by its path or by its name below `files`. A thread hashes the file, then syncs or uploads it."""
         name = (self.files / file).relative_to(self.files).as_posix()
         self._pending[name] = self._pool.submit(self._settle, name)
 
     def entries(self) -> dict[str, FileEntry]:
-        """The added files, by name, ascending. Raises FormatError if a file could not be written."""
+        """Returns the added files, by name, in ascending order. Raises FormatError if a file could not be written."""
         return {name: self._pending[name].result() for name in sorted(self._pending)}
 
     def _settle(self, name: str) -> FileEntry:
@@ -195,11 +196,11 @@ class SnapshotWriter:
         return entry
 
     def rebase(self) -> None:
-        """Gives this snapshot the number after the newest, for a writer whose files do not depend on other snapshots."""
+        """Gives this snapshot the number after the newest snapshot. This is for writers whose files do not depend on other snapshots."""
         self.base = last_number(self._filesystem, self._path)
 
     def commit(self, manifest: Manifested) -> Manifested:
-        """Creates the manifest, numbered and dated, and returns it. Raises ConflictError if another writer was first."""
+        """Creates the manifest with its number and date, and returns it. Raises ConflictError if another writer published first."""
         self.entries()
         manifest = replace(manifest, snapshot=self.number, created=round(time.time(), 3))
         where, content = manifest_path(self._path, self.number), manifest.to_json().encode()
@@ -221,7 +222,7 @@ class SnapshotWriter:
         with _MEMORY if isinstance(filesystem, MemoryFileSystem) else contextlib.nullcontext():
             try:
                 filesystem.pipe_file(where, content, mode="create")
-            except FileExistsError:  # it may be ours, if the request was sent twice
+            except FileExistsError:  # this writer may have made the file, if the request was sent twice
                 return bool(filesystem.cat_file(where) == content)
         return True
 
@@ -240,7 +241,7 @@ class SnapshotWriter:
 
         try:
             for _ in range(_LINK_TRIES - 1):
-                # Another writer that fails at the same new url removes its empty folders.
+                # The folder may vanish: another writer that fails at the same new url removes empty folders.
                 with contextlib.suppress(FileNotFoundError):
                     return link()
             return link()

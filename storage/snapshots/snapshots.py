@@ -1,11 +1,11 @@
-"""A graph's folder: numbered manifests, each of which names all files of one snapshot.
+"""Reads the folder of a graph. It has numbered manifests, and each manifest names all files of one snapshot.
 
     manifests/000017.json                    one per snapshot, never changed
     data/000017-3f9ac21b/journal.json        the folder's writer and its lease (`graphmill.storage.snapshots.journal`)
     data/000017-3f9ac21b/part-00000/…        immutable files; later snapshots may name them too
 
-A reader opens the newest manifest, or a given one. A snapshot exists exactly if its manifest does: the exclusive
-creation of that file is the commit (`graphmill.storage.snapshots.snapshot_writer`). Only `graphmill.storage.snapshots.prune` deletes.
+A reader opens the newest manifest or a given manifest. A snapshot exists if and only if its manifest exists: the exclusive
+creation of the manifest is the commit (`graphmill.storage.snapshots.snapshot_writer`). Only `graphmill.storage.snapshots.prune` deletes snapshots.
 """
 
 import re
@@ -20,12 +20,13 @@ from graphmill.storage.filesystem.urls import is_local, split_url
 
 MANIFESTS, DATA, PIECES = "manifests", "data", "pieces"
 TOP_LEVEL = frozenset((MANIFESTS, DATA, PIECES))  # the names at the top of a graph's folder
-# The folder of one snapshot's files below data/, or of one source's files below pieces/.
+# Name of the folder of one snapshot's files below data/, or of one source's files below pieces/.
 FOLDER_NAME = re.compile(r"\d{6,18}-[0-9a-f]{8}|[0-9a-f]{16}")
-_MANIFEST_NAME = re.compile(r"(\d{6}|[1-9]\d{6,17})\.(json|claim)")  # as `manifest_path` writes the number
+# with the number in the form that `manifest_path` writes
+_MANIFEST_NAME = re.compile(r"(\d{6}|[1-9]\d{6,17})\.(json|claim)")
 _MOST_SNAPSHOTS = 10**18 - 1
-_FIRST_FORMAT = "manifest.json"  # at the top of a graph of the first format
-_TRIES = 3  # a manifest that was listed may be pruned before it is read
+_FIRST_FORMAT = "manifest.json"  # at the top of a graph's folder in the first format
+_TRIES = 3  # more than one, because a manifest may be pruned after it was listed and before it is read
 
 
 def manifest_path(path: str, number: int) -> str:
@@ -33,12 +34,12 @@ def manifest_path(path: str, number: int) -> str:
 
 
 def snapshot_numbers(filesystem: fsspec.AbstractFileSystem, path: str) -> list[int]:
-    """Numbers of the snapshots in a graph's folder, ascending; none if the folder does not exist."""
+    """Lists the numbers of the snapshots in a graph's folder, ascending; none if the folder does not exist."""
     return sorted(number for number, kind in _listed(filesystem, path) if kind == "json")
 
 
 def last_number(filesystem: fsspec.AbstractFileSystem, path: str) -> int:
-    """The highest number of a manifest, or of a claim to make one; 0 if there is none."""
+    """Returns the highest number of a manifest, or of a claim file for a manifest; 0 if there is none."""
     highest = max((number for number, _ in _listed(filesystem, path)), default=0)
     if highest == _MOST_SNAPSHOTS:
         raise FormatError(
@@ -62,7 +63,7 @@ def has_graph(url: str) -> bool:
 
 
 def foreign_names(filesystem: fsspec.AbstractFileSystem, path: str) -> list[str]:
-    """Names in the folders `manifests`, `data` and `pieces` that are not ours, such as `manifests/notes.txt`."""
+    """Lists the names in the folders `manifests`, `data` and `pieces` that are not from Graphmill, such as `manifests/notes.txt`."""
     foreign = []
     for parent, pattern in ((MANIFESTS, _MANIFEST_NAME), (DATA, FOLDER_NAME), (PIECES, FOLDER_NAME)):
         if filesystem.isfile(f"{path}/{parent}"):
@@ -74,7 +75,7 @@ def foreign_names(filesystem: fsspec.AbstractFileSystem, path: str) -> list[str]
 
 
 def claims(filesystem: fsspec.AbstractFileSystem, path: str) -> list[int]:
-    """Numbers that a writer without hard links has claimed."""
+    """Lists the numbers that writers have claimed on a filesystem without hard links."""
     return sorted(number for number, kind in _listed(filesystem, path) if kind == "claim")
 
 
@@ -86,9 +87,9 @@ def holds_first_format(filesystem: fsspec.AbstractFileSystem, path: str) -> bool
 def read_manifest(
     filesystem: fsspec.AbstractFileSystem, path: str, url: str, snapshot: int | None, make: str
 ) -> tuple[str, str]:
-    """(text, path) of a snapshot's manifest, by default the newest. `make`: the command that makes such a graph.
+    """Returns text and path of a snapshot's manifest, by default of the newest snapshot. `make`: the command that makes such a graph, for errors.
 
-    Raises FormatError if there is no manifest, or it is not text of a bounded size.
+    Raises FormatError if there is no manifest, or if the file is too large or is not text.
     """
     for _ in range(_TRIES):
         numbers = snapshot_numbers(filesystem, path) if snapshot is None else [snapshot]
