@@ -111,7 +111,7 @@ def _below_home() -> list[Path]:
 
 
 def _why_unsafe(folder: Path) -> str | None:
-    """Makes the folder if it does not exist. Returns why another user could write there, or why it cannot be made; None if it is safe."""
+    """Makes the folder if it does not exist. Returns the reason if another user could write to it or if it cannot be made; None if the folder is safe."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         folder.mkdir(mode=0o700, exist_ok=True)

@@ -24,7 +24,7 @@ def _mix(x: np.ndarray) -> np.ndarray:
 
 
 def hash_counters(key: int, counters: np.ndarray) -> np.ndarray:
-    """The SplitMix64 outputs of stream `key` at positions `counters` (any integer array, uint64 wrap-around): uint64."""
+    """Returns the SplitMix64 outputs (uint64) of stream `key` at the positions `counters` (any integer array, uint64 wrap-around)."""
     x = counters.astype(np.uint64)
     x += np.uint64(1)
     x *= np.uint64(_GOLDEN)
@@ -50,10 +50,10 @@ def unit_interval(hashes: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Permutation:
-    """A keyed bijection of 0 … size-1 in O(1) memory: `forward(x)` and `backward(y)` invert each other.
+    """A keyed bijection of 0 … size-1 in O(1) memory: `forward(x)` and `backward(y)` are inverse functions.
 
-    Rounds of odd multiplication, addition and xor-shift permute the next power of two. A value that lands outside is permuted
-    again until it lands inside ("cycle walking", Black and Rogaway, CT-RSA 2002): at most two steps on average.
+    Rounds of odd multiplication, addition and xor-shift permute the numbers below the next power of two. A result of `size` or more is permuted
+    again until it is below `size` ("cycle walking", Black and Rogaway, CT-RSA 2002). This takes at most two steps on average.
     """
 
     size: int

@@ -10,7 +10,7 @@ Result = TypeVar("Result")
 
 
 def begin(work: Callable[[], Result], name: str) -> "Future[Result]":
-    """Calls `work` in a thread of this name; the future gets its result or error."""
+    """Calls `work` in a thread of this name. The future gets the result or the error of `work`."""
     future: Future[Result] = Future()
 
     def run() -> None:

@@ -29,7 +29,7 @@ def _commands(character: str) -> bool:
 class GraphmillError(Exception):
     """Root of all errors that Graphmill raises on purpose. Jobs print them in one line and exit with 1."""
 
-    stage = owner = ""  # the place of the error: "stage sample, epoch 0, step 3", "rank 1"
+    stage = owner = ""  # stage and owner of the error: "stage sample, epoch 0, step 3", "rank 1"
 
     def at(self, stage: str, owner: str = "") -> Self:
         """Sets stage and owner of this error, and returns it. Values that were set before, closer to the cause, stay."""
@@ -47,11 +47,11 @@ class GraphmillError(Exception):
 
 
 class ConfigError(GraphmillError, ValueError):
-    """An option or an argument has a value that cannot work."""
+    """An option or an argument has an invalid value."""
 
 
 class UsageError(ConfigError):
-    """An unknown flag, or a value of the wrong type: exit status 2."""
+    """A flag is unknown, or a value has the wrong type. The command exits with status 2."""
 
 
 class DataError(GraphmillError, ValueError):

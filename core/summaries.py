@@ -26,7 +26,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def rounded(score: float) -> str:
-    """Four decimal places; a number below 0.001 to three digits."""
+    """Formats a number with four decimal places; a number below 0.001 with three significant digits."""
     return f"{score:.3g}" if 0 < abs(score) < 0.001 else f"{score:.4f}"
 
 

@@ -226,7 +226,7 @@ class StoredGraph(GraphSnapshot):
     def partition(self, index: int, *, verify: bool = False) -> Partition:
         """Maps one partition, and reads its topology and its node columns once to check their ranges.
 
-        Raises FormatError if a file is missing, truncated, corrupt or does not fit the manifest.
+        Raises FormatError if a file is missing, truncated, corrupt or does not match the manifest.
         """
         if not 0 <= index < self.manifest.num_partitions:
             raise ConfigError(f"{self.url}: expected a partition in [0, {self.manifest.num_partitions}), got {index}")

@@ -3,7 +3,7 @@ continues from its pieces.
 
     _data                    the graph, or set of graphs, that was made from a user's file in order to predict it
     _source.json             a digest of that file and of the options with which it is read
-    _settings.json           the settings of these predictions; written first: a later run must have the same settings
+    _settings.json           the settings of these predictions; written first; a later run must have the same settings
     _pieces/<name>.parquet   rows of several batches, ascending in id, with one row group for each part that has such rows; removed at the end
     part-00000.parquet …     the rows of consecutive ranges of ids, ascending
     _summary.json            counts and scores; written last: a folder with this file is complete
@@ -44,7 +44,7 @@ class PredictionFolder:
     def check(self, settings: Mapping[str, Any]) -> dict[str, Any] | None:
         """Returns the summary if these predictions are complete; None if a part is still missing. A setting of None matches any value.
 
-        Writes nothing. Raises ConfigError if the folder cannot be used or holds something else.
+        Writes nothing. Raises ConfigError if the folder cannot be used or holds other files.
         """
         self.check_place()
         stored = self._read_json(SETTINGS)

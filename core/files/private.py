@@ -11,7 +11,7 @@ from graphmill.core.errors import ConfigError
 
 
 def check_private(path: Path) -> None:
-    """Raises ConfigError unless only this user and root can open, change or replace what the path names."""
+    """Raises ConfigError unless only this user and root can open, change or replace the file or folder at the path."""
     path = path.resolve()
     status, mode = _status(path, path)
     # A file of root may be readable by its group, like a mounted Kubernetes secret (defaultMode 0440): root made the group for this process.

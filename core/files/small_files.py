@@ -10,7 +10,7 @@ MOST_BYTES = 64 * 2**20  # largest size of a manifest or of another small file o
 
 
 def check_regular(path: str | Path) -> int:
-    """The file's size. Raises FormatError if the path is no regular file, OSError if it does not exist."""
+    """The file's size. Raises FormatError if the path is not a regular file, OSError if it does not exist."""
     about = os.stat(path)
     if not stat.S_ISREG(about.st_mode):
         raise FormatError(
@@ -20,7 +20,7 @@ def check_regular(path: str | Path) -> int:
 
 
 def read_small(path: str | Path, most: int = MOST_BYTES) -> bytes:
-    """The file's content. Raises FormatError if it is no regular file or has more than `most` bytes, OSError if it cannot be read."""
+    """The file's content. Raises FormatError if the file is not a regular file or has more than `most` bytes, OSError if it cannot be read."""
     size = check_regular(path)
     with open(path, "rb") as stream:
         content = stream.read(min(size, most) + 1)  # read(n) allocates n bytes

@@ -45,7 +45,7 @@ def edge_column_types(
 
 @dataclass(frozen=True)
 class SortedLists:
-    """Neighbor lists of consecutive nodes, one after the other."""
+    """Neighbor lists of consecutive nodes, one after another."""
 
     degree: np.ndarray  # int64 [num_nodes]
     neighbor: np.ndarray  # new ids [k]
@@ -63,7 +63,7 @@ class Bucket:
     columns: Columns
 
     def lists(self, id_of_row: np.ndarray) -> SortedLists:
-        """The neighbor lists of the destinations; `id_of_row`: new ids of the sources."""
+        """Returns the neighbor lists of the destinations. `id_of_row`: new ids of the sources."""
         from graphmill.storage.external_sort.bucket_kernels import unpack_lists
 
         neighbor = np.empty(len(self.key), id_of_row.dtype)
@@ -113,7 +113,7 @@ class GroupedEdges:
 
 @dataclass(frozen=True)
 class _Piece:
-    """A range of destinations in one bucket that is sorted at once."""
+    """A range of destinations in one bucket. The edges of a range are sorted in one step."""
 
     bucket: int
     low: int
@@ -146,7 +146,7 @@ class EdgeBuckets:
         directory.mkdir()
         self._columns = {"dst": (index_dtype, 0), "src": (index_dtype, 0), **columns}
         record_bytes = _row_bytes(self._columns)
-        # Sorting holds the records, an int64 key, an int64 order and the sorted copy; each thread also holds two results.
+        # Sorting needs memory for the records, an int64 key, an int64 order and the sorted copy. Each thread also needs memory for two results.
         result_bytes = record_bytes - index_dtype.itemsize
         sorted_bytes = (
             2 * record_bytes + 16 + (16 if "time" in columns else 0) + (2 * result_bytes if num_threads else 0)

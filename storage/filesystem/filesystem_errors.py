@@ -18,7 +18,7 @@ _CONNECTION_ERRORS = ("HTTPClientError", "ConnectionError", "ClientError", "Requ
 
 
 class one_line_errors:
-    """Context that turns a filesystem's error into `kind`: "{where}: cannot {action}: …".
+    """A context that turns an error of a filesystem into an error of class `kind`: "{where}: cannot {action}: …".
 
     The block must only call a filesystem, because every ValueError is treated as an error of the filesystem. Errors of Graphmill pass unchanged.
     This is a class because a context manager made from a generator takes three times as long, and opening a graph enters several contexts.

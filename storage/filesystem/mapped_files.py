@@ -81,7 +81,7 @@ def _stamp(path: str) -> tuple[int, int]:
 
 
 def _mappings() -> Iterator[tuple[int, int, int, str]]:
-    """(first address, end, position in the file, path) of every mapped file of this process."""
+    """Yields (first address, end address, position in the file, path) for every mapped file of this process."""
     with suppress(FileNotFoundError), open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
         for line in maps:
             bounds, _, offset, _, inode, *path = line.split(maxsplit=5)
@@ -97,9 +97,9 @@ _SHARE = 0.5
 def read_at_random(rows: np.ndarray, memory_bytes: int | None = None) -> bool:
     """Tells the system that these mapped rows are read in random order, if they exceed half of `memory_bytes` (None: of the machine's memory).
 
-    Returns whether the system was told. A page fault then reads one page. Otherwise it reads about thirty pages (128 KiB), which are evicted before they are
-    used. Each batch has a loader thread; these threads cause page faults at the same time, which keeps the disk busy (docs/performance.md, "Rows from a
-    disk").
+    Returns whether the rows exceed this size. A page fault then reads one page. Otherwise it reads about thirty pages (128 KiB), which are evicted before
+    they are used. Each batch has a loader thread; these threads cause page faults at the same time, which keeps the disk busy (docs/performance.md, "Rows
+    from a disk").
     """
     if memory_bytes is None:
         memory_bytes = os.sysconf("SC_PHYS_PAGES") * mmap.PAGESIZE

@@ -29,7 +29,7 @@ def split_url(url: str) -> tuple[fsspec.AbstractFileSystem, str]:
             f"{url}: cannot open this kind of URL ({one_line(error)}); use a path, memory://, or install an extra: "
             "pip install -e '.[s3]' or '.[gs]'"
         ) from None
-    # "x/../graph" must not depend on whether x exists.
+    # "x/../graph" must be the same path even if x does not exist.
     path = os.path.normpath(path) if is_local(filesystem) else str(path)
     return filesystem, path.rstrip("/")
 

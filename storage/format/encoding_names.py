@@ -18,7 +18,7 @@ class EncodingOptions:
     dim: int = 16
     """Number of eigenvectors, or of steps of the walk."""
     which: Literal["smallest", "both_ends"] = "smallest"
-    """Which eigenvectors: the `dim` smallest, or half of them from each end of the spectrum."""
+    """The choice of eigenvectors: smallest: the `dim` smallest; both_ends: half of them from each end of the spectrum."""
 
     def __post_init__(self) -> None:
         if self.kind not in ("laplacian", "rwse"):

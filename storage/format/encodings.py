@@ -57,7 +57,7 @@ def read_encoding(
 ) -> np.ndarray:
     """float32 [num_owned, dim]: the rows of the nodes of a partition, as a read-only view of the mapped file.
 
-    Raises FormatError if the file is missing, truncated, or does not fit; with `verify`, also if its checksum does not match.
+    Raises FormatError if the file is missing, truncated, or does not match the graph; with `verify`, also if its checksum is wrong.
     """
     (file,) = entry.files_of(partition)
     path = f"{graph.path}/{file.path}"

@@ -123,7 +123,7 @@ def smallest_rows(dim: int, dtype: FeatureDtype, most_nonzero: int, *, only_zero
 
 
 class RowMeasure:
-    """Measures rows for `smallest_rows`, block after block."""
+    """Measures rows, one block after another, for `smallest_rows`."""
 
     def __init__(self) -> None:
         self.most_nonzero, self.only_zero_or_one = 0, True

@@ -47,7 +47,7 @@ NO_FEATURES = RowSchema()
 
 @dataclass(frozen=True)
 class GraphSetManifest:
-    """Counts, schema, shards, files with checksums, and where the graphs came from."""
+    """Counts, schema, shards, files with checksums, and the origin of the graphs."""
 
     name: str
     num_graphs: int
@@ -63,7 +63,8 @@ class GraphSetManifest:
     num_classes: int | None = None  # of labelled nodes
     # names of the classes of nodes, or of the classes of the only target; empty: classes have only numbers
     class_names: tuple[str, ...] = ()
-    id_kind: str | None = None  # type of the graphs' ids in the source, "number" or "string"; None: rows are the ids
+    # type of the graphs' ids in the source, "number" or "string"; None: graphs have no ids except their rows
+    id_kind: str | None = None
     num_rejected: int = 0  # count of the source's rows that are not graphs; rejects.csv lists them
     statistics: GraphSetStatistics | None = None  # None: the manifest was made by hand, not by the writer
     files: Mapping[str, FileEntry] = field(default_factory=dict)

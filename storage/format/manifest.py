@@ -74,7 +74,7 @@ class StoredLinks:
 
     positives: tuple[int, ...]
     negatives: tuple[int, ...]  # pairs that are not links; all links of a split share them
-    listed: tuple[int, ...]  # entries in the lists of negatives of single links
+    listed: tuple[int, ...]  # count of entries in the lists of negatives that belong to single links
     digest: str  # digest of all links; does not depend on partitions
     reverse: str = ""  # the relation with the reverses of these edges; empty: no such relation, or a plain graph
 
@@ -124,7 +124,8 @@ class Manifest:
     has_edge_weight: bool = False
     has_edge_time: bool = False  # neighbor lists ascend in (time, original id) instead of original id
     has_node_time: bool = False
-    id_kind: str = "int64"  # or "string": ids.arrow has the source's ids, and a permanent id is a row in the source
+    # or "string": then ids.arrow has the source's ids, and a permanent id is a row in the source
+    id_kind: str = "int64"
     symmetric: bool = False  # every edge has its reverse: lists of in-edges serve as lists of out-edges
     has_out_edges: bool = False  # lists of out-edges are also stored
     label_kind: str | None = None  # "class", "answers" (several yes or no), "value", "values" or None
@@ -140,7 +141,7 @@ class Manifest:
     encodings: Mapping[str, EncodingEntry] = field(default_factory=dict, repr=False)
     snapshot: int = 0  # number of the snapshot; 0: not published yet
     created: float = 0.0  # seconds since 1970, by the writer's clock
-    origin: str | None = None  # if this is a copy, which may lack partitions: the url of the complete graph
+    origin: str | None = None  # the url of the complete graph, if this is a copy; a copy may have only some partitions
     part: GraphPart | None = None  # the part of a typed graph that this manifest describes; None: a whole graph
     tables: Tables | None = field(default=None, repr=False)  # None: a plain graph, or a part of a typed graph
 

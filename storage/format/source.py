@@ -29,7 +29,7 @@ REVERSE = "rev_"  # prefix of added reverse relations, like in PyG's ToUndirecte
 
 
 class Relation(NamedTuple):
-    """A type of edges in a typed graph, and the types of nodes that they join."""
+    """A type of edges in a typed graph: its name, and the two types of nodes that the edges join."""
 
     source: str
     name: str

@@ -51,7 +51,7 @@ class Links:
         time: np.ndarray | None = None,
         relation: np.ndarray | None = None,
     ) -> "Links":
-        """`split` and `is_link`: one value for all links, or one for each; `negative`: int [m, k], or None."""
+        """`split` and `is_link`: one value for all links, or one value for each link. `negative`: int [m, k], or None."""
         source, destination = np.asarray(source, np.int64), np.asarray(destination, np.int64)
         count = len(source)
         width = 0 if negative is None else np.asarray(negative).shape[1]
@@ -96,7 +96,7 @@ class Links:
         return ordered.take(order[is_new])
 
     def check(self, num_nodes: int, name: str, num_sources: int | None = None) -> None:
-        """Raises DataError for an unknown node, a link from a node to itself (unless links have relations), and a split without a name.
+        """Raises DataError for an unknown node, for a link from a node to itself (unless links have relations), and for an unknown split code.
 
         `num_sources`: number of nodes of the source type, if links join two types.
         """

@@ -20,7 +20,7 @@ Resplit = tuple[GraphSetInfo, Iterable[pa.RecordBatch]]
 def resplit(info: GraphSetInfo, batches: Batches, options: SplitOptions, groups: Groups | None = None) -> Resplit:
     """Returns the shards with a new split of the graphs that have a target. Graphs without a target are in no part. `groups`: gives the scaffolds of molecules.
 
-    Raises ConfigError if the set cannot be split in this way, DataError for fewer than two graphs, or scaffolds, to divide.
+    Raises ConfigError if the set cannot be split in this manner, DataError if there are fewer than two graphs or scaffolds to divide.
     """
     row, target, _ = _columns(info, batches)
     chosen = np.ones(len(row), bool) if info.labelled else ~np.isnan(target).all(axis=1)

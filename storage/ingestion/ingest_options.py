@@ -66,7 +66,7 @@ class IngestOptions:
     """True: add every edge's reverse and merge equal edges, with summed weights and features (a self-loop counts twice), like PyG's
     `to_undirected`; None: the source decides."""
     drop_duplicates: bool = False
-    """Of several equal edges keep only the first, with its weight and features."""
+    """Keep only the first of several equal edges, with the weight and features of the first edge."""
     drop_self_loops: bool = False
     """Leave out edges from a node to itself."""
     edge_ids: bool = False

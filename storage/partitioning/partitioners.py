@@ -191,10 +191,10 @@ def ldg_groups(
     links[a, b], by the groups that the ends have at that time.
 
     A node goes to the group with most of its neighbours, with a discount for full groups: argmax of count_g · (1 - size_g / capacity) for the node's type.
-    Of equal groups the emptiest is used (Stanton and Kliot, "Streaming graph partitioning for large distributed graphs", KDD 2012). In the paper nodes
-    arrive with all their neighbours. Here edges arrive, so a node is placed by its neighbours in a window of `LDG_WINDOW_EDGES` edges. Nodes of a window are
-    placed in order of first appearance. A node is placed again in a later window if it has at least as many neighbours there. Nodes without edges fill the
-    emptiest groups.
+    If several groups are equally good, the emptiest is used (Stanton and Kliot, "Streaming graph partitioning for large distributed graphs", KDD 2012). In
+    the paper nodes arrive with all their neighbours. Here edges arrive, so a node is placed by its neighbours in a window of `LDG_WINDOW_EDGES` edges. Nodes
+    of a window are placed in order of first appearance. A node is placed again in a later window if it has at least as many neighbours there. Nodes without
+    edges fill the emptiest groups.
     """
     # Imported here so that only this partitioner waits for numba's compiler.
     from graphmill.storage.partitioning.greedy_kernels import count_links, fill_up, place_window

@@ -85,7 +85,7 @@ def _check_place(url: str, manifest: Manifest | GraphSetManifest) -> None:
 def copy_here(origin: str, snapshot: int, url: str, partitions: Sequence[int] = ()) -> int:
     """Completes the copy at `url` on this host: these partitions of a graph, or all files of a set. Returns the number of bytes read from the origin.
 
-    Raises ConfigError if `url` holds something else, FormatError if the origin is gone or damaged, or the disk is full.
+    Raises ConfigError if `url` holds other files or another graph, FormatError if the origin is gone or damaged or the disk is full.
     """
     filesystem, path = split_url(origin)
     manifest = parse_any_manifest(*read_manifest(filesystem, path, origin, snapshot, "graphmill ingest <source>"))
@@ -103,7 +103,7 @@ def copy_here(origin: str, snapshot: int, url: str, partitions: Sequence[int] = 
 def copy_partition(copy: GraphSnapshot, index: int) -> CopiedPartition:
     """Completes the files of a partition in a copy on this host. Files that were verified before are not read again.
 
-    Raises FormatError if the origin is gone or damaged, or the disk is full.
+    Raises FormatError if the origin is gone or damaged, or if the disk is full.
     """
     assert copy.manifest.origin is not None
     whole = PinnedGraph(copy.manifest.origin, copy.manifest.snapshot, copy.manifest.content_hash)

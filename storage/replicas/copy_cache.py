@@ -114,7 +114,7 @@ class CopyCache:
             for path in own.parent.iterdir()
             if path != own
             and _GRAPH.fullmatch(path.name)
-            and (path / _CLAIMED).exists()  # other folders are not ours to remove
+            and (path / _CLAIMED).exists()  # other folders may not be from Graphmill, and are not removed
         }
         message = f"{self._here}: expected room for {_gb(needed)} of a graph in a cache of {_gb(self.num_bytes)}, "
         if needed > self.num_bytes:
@@ -146,7 +146,7 @@ def _last_use(graph: Path) -> int:
 
 
 def _remove(graph: Path) -> bool:
-    """Removes a graph; False if another process uses it."""
+    """Removes a graph and returns True. Returns False if another process uses the graph."""
     in_use = os.open(graph / _IN_USE, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         if not try_alone(in_use):

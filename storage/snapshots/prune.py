@@ -35,7 +35,7 @@ from graphmill.storage.snapshots.snapshots import (
 class Pruned:
     """The result of a prune: the removed snapshots, folders and files, and those that stay."""
 
-    kept: tuple[int, ...]  # numbers of snapshots
+    kept: tuple[int, ...]  # snapshot numbers
     removed: tuple[int, ...]
     orphans: tuple[str, ...]  # folders of dead writers
     held: tuple[str, ...]  # folders that no manifest names and whose writers have a valid lease

@@ -2,7 +2,7 @@
 
     manifests/000017.json                    one per snapshot, never changed
     data/000017-3f9ac21b/journal.json        the folder's writer and its lease (`graphmill.storage.snapshots.journal`)
-    data/000017-3f9ac21b/part-00000/…        immutable files; later snapshots may name them too
+    data/000017-3f9ac21b/part-00000/…        immutable files; manifests of later snapshots may name them, too
 
 A reader opens the newest manifest or a given manifest. A snapshot exists if and only if its manifest exists: the exclusive
 creation of the manifest is the commit (`graphmill.storage.snapshots.snapshot_writer`). Only `graphmill.storage.snapshots.prune` deletes snapshots.
@@ -80,7 +80,7 @@ def claims(filesystem: fsspec.AbstractFileSystem, path: str) -> list[int]:
 
 
 def holds_first_format(filesystem: fsspec.AbstractFileSystem, path: str) -> bool:
-    """Whether the folder was written by the first version of Graphmill."""
+    """Whether the first version of Graphmill wrote the folder."""
     return bool(filesystem.exists(f"{path}/{_FIRST_FORMAT}"))
 
 
