@@ -18,7 +18,8 @@ Resplit = tuple[GraphSetInfo, Iterable[pa.RecordBatch]]
 
 
 def resplit(info: GraphSetInfo, batches: Batches, options: SplitOptions, groups: Groups | None = None) -> Resplit:
-    """Returns the shards with a new split of the graphs that have a target. Graphs without a target are in no part. `groups`: gives the scaffolds of molecules.
+    """Returns the shards with a new split of the graphs that have a target; if nodes or pairs are labelled, of all graphs. Graphs without a target are in
+    no part. `groups`: returns the scaffolds of molecules.
 
     Raises ConfigError if the set cannot be split in this manner, DataError if there are fewer than two graphs or scaffolds to divide.
     """
@@ -37,7 +38,8 @@ def resplit(info: GraphSetInfo, batches: Batches, options: SplitOptions, groups:
 
 
 def fill_parts(info: GraphSetInfo, batches: Batches, groups: Groups) -> Resplit:
-    """Returns the shards unchanged if the training and the validation part have graphs with a target. Otherwise splits 80/10/10 without dividing a group."""
+    """Returns the shards unchanged if the training and the validation part have graphs with a target, or if there are fewer than two groups. Otherwise splits
+    80/10/10 without dividing a group."""
     row, target, codes = _columns(info, batches)
     known, label = ~np.isnan(target).all(axis=1), groups(row)
     if {SPLIT_TRAIN, SPLIT_VALID} <= set(codes[known].tolist()) or len(np.unique(label[known])) < 2:

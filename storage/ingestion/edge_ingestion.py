@@ -271,7 +271,7 @@ class EdgeIngestion:
     def _write_edges(
         self, name: str, lists: Iterable[SortedLists], num_owned: int, most_edges: int, directory: Path
     ) -> list[Path]:
-        """Writes the lists of one partition; with the in-edges also edges.arrow. Returns the files."""
+        """Writes the lists of one partition. With the lists of in-edges also writes edges.arrow, if edges have features. Returns the files."""
         spool = SortedEdges(
             self.scratch / "sorted",
             self.sources.id_of_row.dtype,

@@ -31,8 +31,8 @@ class LinkSplitOptions:
     relation: str | None = None
     """The relation of a typed graph whose edges are held out, written as SOURCE--NAME--TARGET. None: the only relation."""
     reverse: str | None = None
-    """The relation with the reverses of these edges. The reverses of held-out edges are removed from it, and training hides the reverses of its links. None:
-    rev_NAME if it exists; none: no relation of the source."""
+    """The relation with the reverses of these edges. The reverses of held-out edges are removed from this relation, and a batch passes no message along the
+    reverses of its links. None: rev_NAME if it exists; none: no relation of the source."""
 
     def __post_init__(self) -> None:
         check_fields(self)
