@@ -1,4 +1,4 @@
-"""Networks as plain `nn.Module`s, and their options. A public name loads at its first use. Imports: torch, and of Graphmill `core` alone."""
+"""Defines networks as plain `nn.Module`s, and their options. A public name loads at its first use. Imports only torch and, from Graphmill, `core`."""
 
 from typing import Any
 

@@ -1,7 +1,7 @@
-"""Degrees and sizes of graphs as numbers for a model: log(1 + deg), log(1 + n), 1/deg, 1/n (PPGT's stems, GRIT's scaler).
+"""Computes degrees of nodes and sizes of graphs as model inputs: log(1 + deg), log(1 + n), 1/deg, 1/n (used by PPGT's stems and GRIT's scaler).
 
-A node's degree is the number of its out-edges as listed: both directions of an undirected graph give the usual degree. Parallel
-edges count each time here but once in walks and adjacency; `graphmill.storage.ingestion.ingest` can drop them.
+A node's degree is the number of its listed out-edges. An undirected graph lists both directions of an edge, which gives the usual degree.
+Each parallel edge counts here, but parallel edges count once in walks and adjacency; `graphmill.storage.ingestion.ingest` can drop them.
 """
 
 import torch
@@ -12,9 +12,9 @@ from graphmill.models.primitives.graphs import Graphs
 
 @torch.no_grad()
 def degrees(graphs: Graphs, *, undirected: bool = False, dtype: torch.dtype = torch.float32) -> Tensor:
-    """[n]: out-degrees. Counted in integers, so the same in any order of edges.
+    """[n]: out-degrees. They are counted in integers, so the order of the edges does not change them.
 
-    `undirected`: the number of nodes with an edge to or from a node.
+    `undirected`: a node's degree is the number of nodes that an edge, in either direction, connects to it.
     """
     if undirected:
         return graphs.padding.unpad(graphs.padding.adjacency(dtype, undirected=True).sum(2))
@@ -34,7 +34,7 @@ def log_orders(graphs: Graphs, dtype: torch.dtype = torch.float32) -> Tensor:
 
 
 def inverse_degrees(graphs: Graphs, *, undirected: bool = False, dtype: torch.dtype = torch.float32) -> Tensor:
-    """[n]: 1/deg, 0 for a node without edges (as its row of D⁻¹A is)."""
+    """[n]: 1/deg; 0 for a node without out-edges, like the node's row of D⁻¹A."""
     degree = degrees(graphs, undirected=undirected, dtype=dtype)
     return (degree > 0) / degree.clamp(min=1)
 

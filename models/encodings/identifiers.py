@@ -1,8 +1,8 @@
 """Random node identifiers: rows of an orthogonal matrix per graph (ORF), or random signs for large graphs (near-ORF).
 
-Orthogonal identifiers make incidence readable: [P_u, P_v]·[P_k, P_k] is 1 if k ∈ {u, v} and 0 otherwise (arXiv:2207.02505,
-section 3). They are drawn uniformly (Haar). LAPACK's Q alone is not uniform: its diagonal is negative on average, which reveals
-a node's place in the batch; Q's columns times sign(diag R) are uniform (arXiv:math-ph/0609050).
+A model can read incidence from orthogonal identifiers: [P_u, P_v]·[P_k, P_k] is 1 if k ∈ {u, v} and 0 otherwise (arXiv:2207.02505,
+section 3). The matrices are drawn uniformly (Haar). LAPACK's Q alone is not uniform: its diagonal is negative on average, which reveals
+a node's position in the batch. Q's columns times sign(diag R) are uniform (arXiv:math-ph/0609050).
 
 Legend: B graphs, n nodes, N places of the padded view, D = min(N, dim) columns.
 """
@@ -30,11 +30,11 @@ def orthogonal_identifiers(
     """[n, dim]: the rows of a random orthogonal n_b × n_b matrix for each graph, fresh at each call.
 
     n_b < dim: zero columns are appended. n_b > dim: the first `dim` columns are kept and each row is scaled to norm 1; rows are
-    then only near-orthogonal. Unlike the rows of one max_n × max_n matrix (the authors' code), a graph's identifiers follow
-    the same law whatever else is in the batch.
+    then only near-orthogonal. A graph's identifiers have the same distribution in every batch. In the authors' code, which takes rows
+    of one max_n × max_n matrix, the distribution depends on the batch.
 
-    With `seed` the Gaussians under each graph are the same function of (seed, place in the graph, column), so a graph's identifiers
-    depend on its size alone, up to rounding: for evaluation.
+    With `seed` (for evaluation) every graph's Gaussian matrix is the same function of (seed, position in the graph, column). A graph's
+    identifiers then depend only on the graph's size, up to rounding.
     """
     padding = graphs.padding
     places, device = padding.num_places, graphs.node_ptr.device
@@ -70,11 +70,11 @@ def node_identifiers(
     device: torch.device | str | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> Tensor:
-    """[num_nodes, dim]: rows of norm 1, each drawn for its node alone; the cost grows linearly in n.
+    """[num_nodes, dim]: rows of norm 1, drawn independently for each node; the cost grows linearly in n.
 
-    near_orf: random signs over √dim (the paper prints: over dim); rows are orthogonal up to O(1/√dim). random: Gaussian rows. positive:
-    uniform numbers in [0, 1), the released TokenGT's random identifiers. With `seed` a row is a function of (seed, key_n, column), where
-    key_n (int64 [num_nodes]; default 0, 1, …) may be permanent node ids.
+    near_orf: random signs divided by √dim (the paper prints: by dim); rows are orthogonal up to O(1/√dim). random: Gaussian rows. positive:
+    uniform numbers in [0, 1), the random identifiers of the released TokenGT. With `seed` a row is a function of (seed, key_n, column);
+    key_n (int64 [num_nodes]; default 0, 1, …) can be permanent node ids.
     """
     shape = (num_nodes, dim)
     keys = torch.arange(num_nodes, device=device) if key_n is None else key_n
@@ -87,12 +87,12 @@ def node_identifiers(
     elif seed is None:
         rows = uniform(shape, device).to(dtype)
     else:
-        rows = (_counted_words(seed, keys, dim) >> 8).to(dtype) / 2**24  # float32 holds no more digits below 1
+        rows = (_counted_words(seed, keys, dim) >> 8).to(dtype) / 2**24  # float32 has no more binary digits for numbers below 1
     return torch.nn.functional.normalize(rows, dim=1)
 
 
 def _counted_words(seed: int, key_n: Tensor, columns: int) -> Tensor:
-    """int64 [n, columns], 0 ≤ word < 2³²: SplitMix64 of (seed, key, column), the same on any device."""
+    """int64 [n, columns], 0 ≤ word < 2³²: SplitMix64 of (seed, key, column), the same on every device."""
     row_n1 = mix(mix(torch.full((1,), seed, device=key_n.device)) + key_n).unsqueeze(1)
     return (mix(row_n1 + torch.arange(columns, device=key_n.device)) >> 32) & 0xFFFFFFFF
 

@@ -1,13 +1,13 @@
-"""Eigenvectors of the graph Laplacian, for all graphs of a batch at once, and their augmentation in training.
+"""Computes eigenvectors of the graph Laplacian for all graphs of a batch at once, and augments them in training.
 
     L = I - D^-½ A D^-½, degrees clipped to ≥ 1 (TokenGT);  or D - A (GraphGPS)
 
 A is the symmetrised adjacency (an edge in either direction counts once, self-loops as given). With the clipping, an isolated
 node has eigenvalue 1, not 0.
 
-The sign of an eigenvector is arbitrary, and so is the basis of a repeated eigenvalue (a disconnected graph's zeros, twin atoms of a
-molecule). Here the largest entry is positive (the first of near-equal ones). The solver chooses the basis, which may change with
-padding, device and precision. Models should see random signs in training.
+The sign of an eigenvector is arbitrary. Here each eigenvector's largest entry is positive (the first one of several near-equal entries).
+The basis of a repeated eigenvalue is arbitrary too (eigenvalue 0 of a disconnected graph, twin atoms of a molecule). The solver chooses
+the basis, which may change with padding, device and precision. Models should receive random signs in training.
 
 Legend: B graphs, n nodes, N places of the padded view, k eigenvectors.
 """
@@ -42,10 +42,10 @@ def laplacian_eigenvectors(
     dtype: torch.dtype = torch.float32,
     normalised: bool = True,
 ) -> tuple[Tensor, Tensor]:
-    """Returns k ≥ 1 unit eigenvectors [n, k] per graph and their eigenvalues [B, k], both ascending, zeros where n_b < k.
+    """Returns k ≥ 1 unit eigenvectors [n, k] per graph and their eigenvalues [B, k], by ascending eigenvalue; missing ones (n_b < k) are 0.
 
     "smallest" takes the k smallest eigenvalues, the constant mode included; "both_ends" the ⌈k/2⌉ smallest and ⌊k/2⌋ largest
-    (all n_b of them where n_b ≤ k). One batched dense `eigh`, O(B N³); `graphmill.storage.encoding.spectral` serves a large graph.
+    (all n_b if n_b ≤ k). Calls one batched dense `eigh`, O(B N³). For a large graph use `graphmill.storage.encoding.spectral`.
     """
     padding = graphs.padding
     places, device = padding.num_places, graphs.node_ptr.device
@@ -54,7 +54,7 @@ def laplacian_eigenvectors(
             torch.zeros(graphs.num_nodes, k, dtype=dtype, device=device),
             torch.zeros(padding.num_graphs, k, dtype=dtype, device=device),
         )
-    # Padding sits at the end of the spectrum: eigenvalues are at most 2, or twice the largest degree.
+    # Padding comes last in the spectrum, because real eigenvalues are at most 2, or twice the largest degree.
     behind_BN = (~padding.mask_BN).to(dtype) * (4 * places)
     matrix_BNN = laplacian_matrix(graphs, dtype, normalised=normalised) + torch.diag_embed(behind_BN)
     with torch.autocast(device.type, enabled=False):
@@ -68,7 +68,7 @@ def laplacian_eigenvectors(
 
 
 def _ranks(size_B: Tensor, k: int, which: str) -> tuple[Tensor, Tensor]:
-    """The place in the spectrum of each of the k (int64 [B, k]), and whether there is such a place (bool [B, k])."""
+    """Returns the index in the spectrum of each of the k eigenvectors (int64 [B, k]), and whether this index exists (bool [B, k])."""
     rank_k = torch.arange(k, device=size_B.device)
     kept_Bk = rank_k < size_B.unsqueeze(1)
     rank_Bk = rank_k.expand(size_B.numel(), k)
@@ -79,20 +79,20 @@ def _ranks(size_B: Tensor, k: int, which: str) -> tuple[Tensor, Tensor]:
 
 
 def fixed_signs(vectors_BNk: Tensor) -> Tensor:
-    """Each vector times the sign of its largest entry; of entries within 0.1 % of it the first one decides."""
+    """Multiplies each vector by the sign of its largest entry. If several entries are within 0.1 % of the largest, the first of them decides."""
     size_BNk = vectors_BNk.abs()
     leading_B1k = (size_BNk >= 0.999 * size_BNk.amax(1, keepdim=True)).to(torch.uint8).argmax(1, keepdim=True)
     return torch.where(vectors_BNk.gather(1, leading_B1k) < 0, -vectors_BNk, vectors_BNk)
 
 
 def flip_signs(vectors_nk: Tensor, graphs: Graphs) -> Tensor:
-    """[n, k]: each eigenvector of each graph times a fair random sign, as an augmentation: eigenvectors have no sign of their own."""
+    """[n, k]: each eigenvector of each graph times a fair random sign. This is an augmentation, because the sign of an eigenvector is arbitrary."""
     shape = (graphs.num_graphs, vectors_nk.shape[1])
     return vectors_nk * signs(shape, vectors_nk.device, vectors_nk.dtype)[graphs.graph_of_node]
 
 
 def drop_entries(vectors_nk: Tensor, p: float) -> Tensor:
-    """[n, k]: each entry zeroed with probability p, the rest over 1 - p (TokenGT's eigenvector dropout, for training)."""
+    """[n, k]: each entry is zeroed with probability p; the other entries are divided by 1 - p (TokenGT's eigenvector dropout, for training)."""
     if p == 0:
         return vectors_nk
     kept = uniform(vectors_nk.shape, vectors_nk.device) >= p

@@ -1,6 +1,6 @@
-"""Random-walk probabilities between all pairs of a graph's nodes (RRWP), and their diagonal (RWSE).
+"""Computes random-walk probabilities between all pairs of a graph's nodes (RRWP), and their diagonal (RWSE).
 
-    M = D⁻¹A,  D the out-degrees, the row of a node without out-edges zero;  P_ij = [I, M, M², …]_ij
+    M = D⁻¹A,  D = out-degrees (a node without out-edges has a zero row);  P_ij = [I, M, M², …]_ij
 
 P_ij belongs to the walk that starts in i and ends in j: for attention, query i's view of key j (arXiv:2305.17589, section 3.1;
 GRIT's code stored the transpose until December 2024: transpose the result for it). Parallel edges count once. With edge weights, A holds
@@ -43,7 +43,7 @@ def transition_matrix(
     if reverse:
         adjacency_BNN = adjacency_BNN.transpose(1, 2)
     least = 1 if graphs.edge_coefficient is None else torch.finfo(dtype).tiny
-    # A degree of 0 has a row (column) of zeros: whatever it is divided by, it stays zero.
+    # A node of degree 0 has a row (column) of zeros, which stays zero after any division.
     out_BN1 = adjacency_BNN.sum(2, keepdim=True).clamp(min=least)
     if normalisation == "walk":
         return adjacency_BNN / out_BN1
@@ -64,8 +64,8 @@ def random_walk_probabilities(
     """[B, N, N, K]: the channels I, M, …, M^(steps-1); steps ≥ 1 counts the identity.
 
     GRIT's K is `steps=K`, PPGT's "PE-dim K" (which keeps I … M^K) is `steps=K + 1`. `reverse` appends the walks over reversed
-    edges, without a second I: 2·steps - 1 channels (PPGT's dual walks, K=5: `steps=6`, 11 channels). `undirected` lets walks
-    take an edge either way.
+    edges, without a second I: 2·steps - 1 channels (PPGT's dual walks, K=5: `steps=6`, 11 channels). With `undirected` walks use
+    each edge in both directions.
     """
     parts = [torch.diag_embed(graphs.padding.mask_BN.to(dtype)).unsqueeze(1)]
     for backward in (False, True) if reverse else (False,):
@@ -82,8 +82,8 @@ def random_walk_diagonal(
 ) -> Tensor:
     """[n, steps]: the return probabilities [M, M², …, M^steps]_ii, steps ≥ 1 (RWSE; arXiv:2110.07875).
 
-    `reverse` appends the return probabilities over reversed edges, [n, 2·steps], which differ in directed graphs.
-    The diagonal of M^(h+t) is Σ_j (M^h)_ij (Mᵗ)_ji, so half the powers suffice.
+    `reverse` appends the return probabilities over reversed edges (result [n, 2·steps]), which differ in directed graphs.
+    Only half of the powers are computed, because the diagonal of M^(h+t) is Σ_j (M^h)_ij (Mᵗ)_ji.
     """
     half, ways = (steps + 1) // 2, []
     for backward in (False, True) if reverse else (False,):
@@ -95,7 +95,7 @@ def random_walk_diagonal(
 
 
 def _powers(matrix_BNN: Tensor, count: int) -> list[Tensor]:
-    """M¹ … M^count in pieces [B, some, N, N]."""
+    """Yields M¹ … M^count in pieces [B, powers in the piece, N, N]."""
     size, places = matrix_BNN.shape[:2]
     powers = [matrix_BNN.unsqueeze(1)][:count]
     known = 1
@@ -110,13 +110,13 @@ def _powers(matrix_BNN: Tensor, count: int) -> list[Tensor]:
 
 
 def spe(p: Tensor, num_scales: int) -> Tensor:
-    """[…, C] → […, C·(1 + 2S)], the codes of a channel next to each other. Separates probabilities that are too close for a linear map. Differentiable.
+    """[…, C] → […, C·(1 + 2S)]; the codes of one channel are adjacent. Separates probabilities that are too close for a linear map. Differentiable.
 
         p → [p, sin(2⁰πp), cos(2⁰πp), …, sin(2^(S-1)πp), cos(2^(S-1)πp)]      per channel
 
     Width 1 + 2S per channel (PPGT's code; its paper prints 1 + 2^S). S = 0 is the identity.
 
-    Half-precision input is computed in float32: at scale s, an error of ε in p is one of 2^s·π·ε in the code.
+    Half-precision input is computed in float32, because at scale s an error of ε in p becomes an error of 2^s·π·ε in the code.
     """
     if num_scales == 0:
         return p

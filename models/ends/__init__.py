@@ -1,1 +1,1 @@
-"""The ends of a model: encoders of columns, heads, decoders of links. Imports: models.operators, .encodings and below."""
+"""Contains the first and last modules of a model: encoders of feature columns, heads, and decoders of links. Imports: models.operators, .encodings and below."""

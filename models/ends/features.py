@@ -1,4 +1,4 @@
-"""From raw node or edge features to the model's width: a sum of embeddings of categories, or a linear map of numbers."""
+"""Maps raw node or edge features to the model's width: sums the embeddings of categories, or applies a linear map to numbers."""
 
 import functools
 import warnings
@@ -10,24 +10,24 @@ from graphmill.models.options.features import Features
 from graphmill.models.primitives.dropout import Dropout, MaskRows
 from graphmill.models.primitives.segments import is_readable
 
-# PyTorch warns once a process; our tests cover the operations in use.
+# PyTorch warns once per process that CSR support is in beta; our tests cover the operations that are used here.
 warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta", UserWarning)
 
 
 class FeatureEncoder(nn.Module):
     """Σ_f Emb_f(column f), or a Linear; rows [n, F] → [n, width]. Raises ValueError on ids outside the vocabulary (CPU).
 
-    Initial values as in the released GRIT and GraphGPS: each of several tables Xavier uniform (OGB's AtomEncoder and BondEncoder), a single
-    table N(0, 1) (GraphGym's TypeDict encoder). TokenGT and PPGT set their own.
+    Initial values are those of the released GRIT and GraphGPS: several tables are Xavier uniform (OGB's AtomEncoder and BondEncoder), a single
+    table is N(0, 1) (GraphGym's TypeDict encoder). TokenGT and PPGT set other initial values.
     """
 
     def __init__(self, features: Features, width: int, slot: int = 0) -> None:
-        """`slot`: TokenGT's released table, in which category c of column f has row 2 + slot · f + c; its data set adds 1 of the 2, its collator the other.
-        Row 0 is padding and stays 0, row 1 is unused; initial values are N(0, 1)."""
+        """`slot`: lays the table out as the released TokenGT does: category c of column f has row 2 + slot · f + c. (There the data set and the
+        collator each add 1.) Row 0 is padding and stays 0, row 1 is unused; initial values are N(0, 1)."""
         super().__init__()
         self.features, self.width = features, width
         self.linear = nn.Linear(features.dim, width) if features.dim else None
-        # One table for all columns, column f from row offset[f] on: one gather and one sum.
+        # All columns share one table, so the sum needs one gather. The rows of column f begin at offset[f].
         num_columns = len(features.categories)
         num_rows = slot * num_columns if slot else sum(features.categories)
         self.embedding = nn.Embedding(num_rows, width, 0 if slot else None) if num_columns else None
@@ -64,7 +64,7 @@ class NodeInput(nn.Module):
     """
 
     def __init__(self, dropout: float, scale_rows: bool, *, linear: bool) -> None:
-        """`linear`: whether nothing but `nn.Linear` reads the rows."""
+        """`linear`: whether only `nn.Linear` modules read the rows."""
         super().__init__()
         self.dropout, self.scale_rows, self.linear = Dropout(dropout), scale_rows, linear
 
@@ -94,7 +94,7 @@ _LEAST_COLUMNS, _MOST_DENSE = 64, 1 / 16  # narrower or denser rows are not wort
 
 
 def pays_as_csr(x_nF: Tensor) -> bool:
-    """Whether products with these rows cost less in CSR form, on CPUs with MKL in single or double precision. Looks at about a thousand rows."""
+    """Estimates, from about a thousand rows, whether products with these rows cost less in CSR form (CPUs with MKL, single or double precision)."""
     sample_mF = x_nF[:: max(1, len(x_nF) // 1024)]
     return (
         is_readable(x_nF)
@@ -110,12 +110,12 @@ def pays_as_csr(x_nF: Tensor) -> bool:
 def checked_categories(rows_nF: Tensor, features: Features) -> Tensor:
     """Returns the rows as int64. Raises ValueError on an id outside its column's vocabulary.
 
-    Naming the id on a GPU would wait for the device, so the device itself checks: it ends the process with an assertion.
+    On a GPU the check runs on the device, because reading the id would wait for it; a failed check ends the process with an assertion.
     """
     rows_nF = rows_nF.long()
     if not rows_nF.numel():
         return rows_nF
-    sizes = _sizes.__wrapped__ if torch.compiler.is_compiling() else _sizes  # a trace's tensors end with it
+    sizes = _sizes.__wrapped__ if torch.compiler.is_compiling() else _sizes  # tensors of a trace are invalid after the trace
     outside_nF = (rows_nF < 0) | (rows_nF >= sizes(features.categories, rows_nF.device))
     if not is_readable(rows_nF):
         torch._assert_async(~outside_nF.any(), "a category lies outside its column's vocabulary")

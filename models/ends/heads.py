@@ -1,4 +1,4 @@
-"""From node states to outputs: pooling over graphs, and the perceptrons that GRIT, GPS and PPGT share.
+"""Maps node states to outputs: pooling over graphs, and the perceptrons that GRIT, GPS and PPGT share.
 
 Legend: n nodes, B graphs, D width.
 """
@@ -48,7 +48,7 @@ class HalvingMLP(nn.Module):
 
 
 class UnitReLU(nn.Module):
-    """ReLU, then each row scaled to length 1 (a row of zeros stays)."""
+    """Applies ReLU, then scales each row to length 1 (a row of zeros stays)."""
 
     def forward(self, x_nD: Tensor) -> Tensor:
         return nn.functional.normalize(torch.relu(x_nD), dim=1)
@@ -76,7 +76,7 @@ class FullWidthMLP(nn.Sequential):
 
 
 def read_out(x_nD: Tensor, graphs: Graphs, head: nn.Module | None, task: Task, pool: Pool) -> Tensor:
-    """The head's [B, out] (graph) or [r, out] at the roots (node); without a head the states themselves (link)."""
+    """Returns the head's output [B, out] (graph) or [r, out] at the roots (node); without a head the states themselves (link)."""
     if head is None:
         return x_nD
     if task == "graph":
@@ -86,5 +86,5 @@ def read_out(x_nD: Tensor, graphs: Graphs, head: nn.Module | None, task: Task, p
 
 def link_scores(x_nD: Tensor, pair_2P: Tensor) -> Tensor:
     """[P]: the dot product of the states of each pair's two nodes (positions in the batch, int64 [2, P])."""
-    wide_nD = at_least_float32(x_nD)  # the gradient of a node is a sum over its pairs
+    wide_nD = at_least_float32(x_nD)  # the gradient of a node's state is a sum over the node's pairs
     return (wide_nD[pair_2P[0]] * wide_nD[pair_2P[1]]).sum(-1).to(x_nD.dtype)

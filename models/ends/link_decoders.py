@@ -1,11 +1,11 @@
-"""Scores of links from the states of their two nodes, and of one node against many.
+"""Scores links from the states of their two nodes, and scores one node against many nodes.
 
     dot       z_u · z_v
     distmult  z_u · (r ∘ z_v)                 arXiv:1412.6575
     transe    b − ‖z_u + r − z_v‖₂            Bordes et al., NeurIPS 2013; b, which is learnt, makes it a logit
-    mlp       MLP(z_u ∘ r ∘ z_v)              `LinkPredictor` of OGB's examples: Linear, ReLU, dropout, …, Linear; r in knowledge graphs alone
+    mlp       MLP(z_u ∘ r ∘ z_v)              `LinkPredictor` of OGB's examples: Linear, ReLU, dropout, …, Linear; r only in knowledge graphs
 
-r is the learnt vector of the link's relation; links without relations share one vector.
+r is a learnt vector. Each relation of links has its own r; links without relations share one r.
 
 Legend: B links, N nodes, D width, R relations (0: links have none), … any axes; `relation` int64, one for each u, or None.
 """
@@ -25,12 +25,12 @@ class Dot(nn.Module):
         return (u * v).sum(-1)
 
     def against(self, u_BD: Tensor, z_ND: Tensor, relation: Tensor | None = None) -> Tensor:
-        """[B, N]: the scores of each u with every z."""
+        """[B, N]: the score of each u with each z."""
         return u_BD @ z_ND.T
 
 
 class Relations(nn.Module):
-    """A vector for each relation, [R, D], or one for all, [D]."""
+    """Holds a vector for each relation, [R, D], or one vector for all links, [D]."""
 
     def __init__(self, num_relations: int, width: int, mean: float) -> None:
         """A single vector starts at `mean`; vectors of relations start at N(mean, 1 / 4)."""
@@ -97,7 +97,7 @@ LinkDecoder = Dot | DistMult | TransE | ProductMLP
 
 
 def build_link_decoder(options: LinkDecoderOptions, num_relations: int = 0) -> LinkDecoder:
-    """Raises ValueError for relations that the decoder cannot tell apart."""
+    """Raises ValueError if the links have relations that the decoder does not distinguish."""
     if options.kind == "dot":
         if num_relations:
             raise ValueError("decoder: expected one that tells relations apart, got dot; set distmult, transe or mlp")

@@ -1,4 +1,4 @@
-"""Scores of pairs of nodes within graphs: GraphGym's inductive edge head with the decoding "dot", and counts that rank pairs in evaluation.
+"""Scores pairs of nodes within graphs with GraphGym's inductive edge head (decoding "dot"), and counts the better-scored pairs to rank a pair.
 
 Legend: n nodes, B graphs, N places, D width, P pairs.
 """
@@ -12,15 +12,15 @@ from graphmill.models.primitives.segments import at_least_float32
 
 
 class PairHead(nn.Module):
-    """z = W x + b, and z_u · z_v for a pair; as in the released code of the Long Range Graph Benchmark (arXiv:2206.08164)."""
+    """Computes z = W x + b, and z_u · z_v for a pair, like the released code of the Long Range Graph Benchmark (arXiv:2206.08164)."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
         self.linear = nn.Linear(width, width)
 
     def forward(self, x_nD: Tensor, graphs: Graphs, pair_2P: Tensor) -> Tensor:
-        """[P, 1] in training: the logits of the pairs, which are positions in the batch. [P, 3] in evaluation: the logit, then how many nodes w ≠ v of
-        the graph (u included) have a higher z_u · z_w, and how many the same."""
+        """Returns in training [P, 1], the logits of the pairs (given as positions in the batch). Returns in evaluation [P, 3]: the logit; the count of
+        nodes w ≠ v of the graph (u included) with a higher z_u · z_w; and the count of nodes w ≠ v with the same z_u · z_w."""
         z_nD = self.linear(x_nD)
         logit_P1 = link_scores(z_nD, pair_2P).unsqueeze(1)
         if self.training:

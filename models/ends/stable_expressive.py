@@ -1,4 +1,4 @@
-"""Stable and expressive position encodings: a function of Laplacian eigenvectors that no choice of sign or basis changes.
+"""Computes stable and expressive position encodings: a function of Laplacian eigenvectors that no choice of sign or basis changes.
 
     P = ρ([V diag(φ_c(λ)) Vᵀ]_{c = 1 … C})        arXiv:2310.02579, eq. 3; "SPE" in Primphormer's BREC table
 
@@ -19,7 +19,7 @@ from graphmill.models.primitives.graphs import Graphs
 
 
 class StableExpressive(nn.Module):
-    """Packed rows [n, out] for the k smallest modes of every graph."""
+    """Computes packed rows [n, out] from the k smallest modes of every graph."""
 
     def __init__(self, modes: int, out: int, channels: int = 16, num_layers: int = 3) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class StableExpressive(nn.Module):
         if padding.num_places == 0:
             return self.out(vectors_nk.new_zeros(graphs.num_nodes, self.out.in_features))
         v_BNk, weight_BkC = padding.pad(vectors_nk), self.phi(values_Bk.unsqueeze(2))
-        # H_ijC = Σ_k v_ik φ_C(λ_k) v_jk, as [B, N, N·C]: the GIN's sum over neighbours is one product per graph.
+        # H_ijC = Σ_k v_ik φ_C(λ_k) v_jk has shape [B, N, N·C], so that the GIN's sum over neighbours is one product per graph.
         scaled_BkNC = weight_BkC.unsqueeze(2) * v_BNk.transpose(1, 2).unsqueeze(3)
         h_BNNC = torch.bmm(v_BNk, scaled_BkNC.flatten(2)).unflatten(2, (padding.num_places, -1))
         incoming_BNN = padding.adjacency(dtype).transpose(1, 2)

@@ -1,8 +1,8 @@
-"""GECO over many graphs in a batch, alone or in attention's place in the GPS hybrid (arXiv 2406.12059; models/geco/network.py).
+"""Applies GECO to many graphs in a batch, either alone or in place of attention in the GPS hybrid (arXiv 2406.12059; models/geco/network.py).
 
-Every graph is convolved at exactly its own length N_b, with the filter of that length, so a graph's
-result does not depend on its batch-mates. In the padded batch the filter of graph b is laid out on both sides of zero,
-g_b[τ] = f_b[τ mod N_b] for |τ| < N, and one transform of length L ≥ 2N - 1 convolves it with the zero-padded signal:
+Every graph is convolved at exactly its own length N_b, with the filter of length N_b, so a graph's
+result does not depend on the other graphs of the batch. In the padded batch the filter of graph b covers positive and negative lags,
+g_b[τ] = f_b[τ mod N_b] for |τ| < N, and one transform of length L ≥ 2N - 1 convolves the filter with the zero-padded signal:
 
     y_t = Σ_{s < N_b} g_b[t - s] u_s = Σ_s f_b[(t - s) mod N_b] u_s        for t < N_b
 
@@ -53,7 +53,7 @@ class Convolutions:
         places = padding.num_places
         # Transforms of other lengths than 2^a·3^b·5^c are several times slower.
         self.length = next_fast_len(max(2 * places - 1, 1), real=True)
-        # Rows of the filters: one set for each possible size while these are fewer rows than nodes; else one set per graph.
+        # Filters are computed for each possible size if this needs fewer rows than there are nodes; else for each graph.
         if places * (places + 1) // 2 <= graphs.num_nodes:
             sizes = torch.arange(1, places + 1, device=device)
             count = places * (places + 1) // 2
@@ -63,12 +63,12 @@ class Convolutions:
         else:
             self.position_T, self.length_T = padding.place_n, size_B[padding.graph_n]
             start_B = graphs.node_ptr[:-1]
-        # Place j of the transform holds τ = j, and τ = j - L from the far end.
+        # Position j of the transform holds lag τ = j; the last positions hold the negative lags τ = j - L.
         lag_L = torch.arange(self.length, device=device)
         lag_L = torch.where(lag_L < places, lag_L, lag_L - self.length)
         row_BL = start_B.unsqueeze(1) + lag_L % size_B.clamp_min(1).unsqueeze(1)
         num_rows = self.position_T.numel()
-        # An empty last graph would start behind the last row. It has no signal, so it may read any row.
+        # An empty last graph would start behind the last row. The graph has no signal, so it may read any row.
         self.rows = Grouping(row_BL.flatten().clamp_max(num_rows - 1), num_rows) if num_rows else None
 
     def filters(self, filters: ImplicitFilter) -> Tensor:
@@ -93,7 +93,7 @@ class Convolutions:
         rows_nE = projection(h_nC)
         if order is not None:
             rows_nE = order.sort(rows_nE)
-        # Half-precision gates would round every product; the transform is single precision in any case.
+        # Half-precision gates would round every product; the transform runs in single precision anyway.
         p = self.spread(rows_nE.to(filters.out.weight.dtype), (filters.num_filters + 1, filters.width))
         y_nD = self.collect(chain_gates(p, self.filters(filters), skip_KD, self.convolve_one))
         return y_nD if order is None else order.restore(y_nD)
@@ -124,7 +124,8 @@ class Convolutions:
 
 
 def graph_order(graphs: Graphs, seed: int, *, epoch: int = 0, layer: int = 0) -> Order:
-    """π of every graph, as one permutation of the packed rows: each graph's nodes sorted by a hash of (seed, epoch, layer, id), or of place and graph size without ids."""
+    """Returns π of all graphs as one permutation of the packed rows. Each graph's nodes are sorted by a hash of (seed, epoch, layer, id); without
+    ids, position and graph size replace the id."""
     key_n = graphs.node_id
     if key_n is None:
         key_n = graphs.padding.place_n + (graphs.size_B[graphs.graph_of_node] << 32)
@@ -152,7 +153,7 @@ class GECOOperator(nn.Module):
 
     @staticmethod
     def _in_order(short: ShortConvolution, x_nD: Tensor, graphs: Graphs, order: Order | None) -> Tensor:
-        """The short convolution over every graph's nodes in the order π; returns rows in their own order."""
+        """Applies the short convolution to each graph's nodes in the order π; returns rows in their original order."""
         if not x_nD.shape[0]:
             return x_nD
         rows_nD = x_nD if order is None else order.sort(x_nD)
@@ -162,7 +163,7 @@ class GECOOperator(nn.Module):
 
 
 class PureLayer(nn.Module):
-    """X' = LN(Drop(GECO(X, A)) + X), X'' = LN(Drop(FFN(X')) + X'); called as a GPSLayer is."""
+    """X' = LN(Drop(GECO(X, A)) + X), X'' = LN(Drop(FFN(X')) + X'); has the call signature of a GPSLayer."""
 
     def __init__(self, config: GECOGraphsConfig) -> None:
         super().__init__()
@@ -178,7 +179,7 @@ class PureLayer(nn.Module):
 
 
 class GECOGraphs(nn.Module):
-    """GECO over packed graphs, hybrid or pure; see the module's docstring."""
+    """Is GECO over packed graphs, hybrid or pure; see the module's docstring."""
 
     def __init__(self, config: GECOGraphsConfig) -> None:
         super().__init__()
@@ -201,7 +202,7 @@ class GECOGraphs(nn.Module):
     def forward(self, graphs: Graphs, *, epoch: int = 0) -> Tensor:
         """Returns [B, out_dim] (graph), [r, out_dim] (node; all n without roots) or states [n, width] (link).
 
-        `epoch` matters to the dynamic permutation only.
+        Only the dynamic permutation depends on `epoch`.
         """
         convolutions, permutation = Convolutions(graphs), self.config.permutation
         static = graph_order(graphs, self.config.seed) if permutation == "static" else None
@@ -209,7 +210,7 @@ class GECOGraphs(nn.Module):
         def mix(index: int, x_nD: Tensor) -> Tensor:
             order = static
             if permutation == "dynamic":
-                # +1: the first epoch's first layer is not the static order.
+                # + 1, so that the first layer of the first epoch does not repeat the static order.
                 order = graph_order(graphs, self.config.seed, epoch=epoch + 1, layer=index)
             return self.operators[index](x_nD, graphs, convolutions, order)
 

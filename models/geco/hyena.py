@@ -1,4 +1,4 @@
-"""Baselines of GECO's paper: Hyena over the nodes as a sequence, and Hyena's short convolution in place of the neighbors.
+"""Implements two baselines of GECO's paper: Hyena over the sequence of nodes, and Hyena's short convolution in place of the neighbors.
 
 Hyena's operator of order 2 (arXiv:2302.10866, and its public code), over the nodes in the order π:
 
@@ -6,7 +6,7 @@ Hyena's operator of order 2 (arXiv:2302.10866, and its public code), over the no
     u = x₂ ⊙ v;    y = (x₁ ⊙ (h ∗ u + s ⊙ u)) W_o
     h_t = FFN(t) ⊙ (exp(-δ t) + 0.05),   t from 0 to 1,   δ evenly from 3.1 to 15.4 over the channels
 
-∗ is causal, that is of length 2 N with zeros behind the nodes. Hyena reads no edges; in GECO's paper it scores far lower on large graphs.
+∗ is a causal convolution: of length 2 N, with zeros behind the nodes. Hyena reads no edges; in GECO's paper it scores far lower on large graphs.
 
 Shapes: N nodes, D width, k taps; B graphs of N places.
 """
@@ -21,7 +21,7 @@ from graphmill.models.operators.node_layout import NodeLayout
 from graphmill.models.options.filters import FilterConfig
 from graphmill.models.primitives.node_order import Order
 
-_TARGET, _FAST, _SLOW, _SHIFT = 1e-2, 0.3, 1.5, 0.05  # of the window, as in Hyena's code
+_TARGET, _FAST, _SLOW, _SHIFT = 1e-2, 0.3, 1.5, 0.05  # offset of the decay window, as in Hyena's code
 
 
 class ShortConvolution(nn.Module):
@@ -38,7 +38,7 @@ class ShortConvolution(nn.Module):
 
 
 class HyenaBlock(nn.Module):
-    """Hyena's operator; called like a `graphmill.models.geco.network.GlobalBlock`."""
+    """Is Hyena's operator, with the call signature of a `graphmill.models.geco.network.GlobalBlock`."""
 
     def __init__(self, width: int, filter_config: FilterConfig) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class HyenaBlock(nn.Module):
         self.register_buffer("decay_D", decay_D, persistent=False)
 
     def forward(self, h_ND: Tensor, order: Order | None, layout: NodeLayout | None = None) -> Tensor:
-        """[N, D] → [N, D] in the rows' own order; O(D N log N). Raises ValueError if rows are spread over processes."""
+        """[N, D] → [N, D] in the original order of the rows; O(D N log N). Raises ValueError if rows are spread over processes."""
         if layout is not None:
             raise ValueError("hyena computes all nodes in one process, got a part of them; set block to geco")
         num_nodes = h_ND.shape[0]

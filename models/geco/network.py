@@ -1,4 +1,4 @@
-"""GECO: local propagation and global circular convolution in place of attention (arXiv 2406.12059, AAAI 2025).
+"""Implements GECO: local propagation and global circular convolution in place of attention (arXiv 2406.12059, AAAI 2025).
 
 One layer (equations of the paper; post-norm):
 
@@ -10,7 +10,7 @@ One layer (equations of the paper; post-norm):
 
 ⊛ is a channel-wise circular convolution over all N nodes in an order π; F_i is a learned function of the position. The
 LCB does not depend on the order, so only P_i and V are permuted, never the graph. GECO as a whole is not
-permutation-equivariant: π is part of the model, here a pure function of seed and node id.
+permutation-equivariant, because π is part of the model. Here π is a pure function of seed and node id.
 
 The paper leaves open the following; here Â is the mean D⁻¹A, σ is GELU, linear maps outside W₁ and W₂ have biases, an encoder
 Linear (with activation) maps the features to the width and a Linear maps to the outputs.
@@ -22,7 +22,7 @@ offer a trained local block L (models/operators/local_blocks.py):
     gate     X' = L(X) + g ⊙ Drop(GCB([X, L(X)]))             in place of the layer; g near zero at first
     top      X' = L(X), `num_layers` times, then `local.top_layers` of the paper's layers
 
-Gate and top have no encoder Linear: the first L reads the features. If these are not of the model's width, the first GCB reads L(X) alone.
+Gate and top have no encoder Linear: the first L reads the features. If the features do not have the model's width, the first GCB reads only L(X).
 
 Shapes: N nodes, E edges, D width, K order.
 """
@@ -51,7 +51,7 @@ from graphmill.models.primitives.propagation import Propagation
 
 
 class GlobalBlock(nn.Module):
-    """GCB: gated circular convolutions over all nodes in the order π, V ← P_i ⊙ (F_i ⊛ V) for i = 1 … K."""
+    """Is the GCB: gated circular convolutions over all nodes in the order π, V ← P_i ⊙ (F_i ⊛ V) for i = 1 … K."""
 
     def __init__(self, in_dim: int, width: int, order: int, filter_config: FilterConfig, skip: bool = False) -> None:
         super().__init__()
@@ -66,7 +66,7 @@ class GlobalBlock(nn.Module):
         """
         if layout is not None:
             return layout.convolve(h_NC, self.projection, self.filter, self.skip_KD, order)
-        # All rows are here, so H is permuted instead of P: 2 D numbers a node instead of (K + 1) D.
+        # All rows are here, so H is permuted instead of P, which moves 2 D numbers per node instead of (K + 1) D.
         if order is not None:
             h_NC = order.sort(h_NC)
         filter_KDI, feature_IN = self.filter.factors(h_NC.shape[0])
@@ -107,13 +107,13 @@ class NoNeighbors(nn.Module):
 
 
 class GECOLayer(nn.Module):
-    """One GECO layer: LCB and GCB, then the FFN, each with residual and norm."""
+    """Is one GECO layer: LCB and GCB, then the FFN. Both steps have a residual and a norm."""
 
     def __init__(self, config: GECOConfig) -> None:
         super().__init__()
         width = config.width
         self.pre_norm = config.norm == "pre"
-        # On top of local layers this is the paper's layer, whatever the local block.
+        # On top of local layers this is always the paper's layer, for every kind of local block.
         local = config.local if config.local.is_paper else LocalOptions()
         self.local: nn.Module = LocalBlock(config.propagation, config.hops)
         local_dim = (config.hops + 1) * width
@@ -142,7 +142,7 @@ class GECOLayer(nn.Module):
         layout: NodeLayout | None = None,
         rows: MaskRows | None = None,
     ) -> Tensor:
-        """`rows` decide dropout's masks; None: they come from the default generator."""
+        """`rows` determine dropout's masks; None: the masks come from the default generator."""
         mixed, inner, after, local = (None,) * 4 if rows is None else tuple(rows.of(purpose) for purpose in range(4))
 
         def mix(x_ND: Tensor) -> Tensor:
@@ -159,7 +159,7 @@ class GECOLayer(nn.Module):
 
 
 class LocalFirstLayer(nn.Module):
-    """L(X) with join top; with gate L(X) + g ⊙ Drop(GCB([X, L(X)])), where GCB reads L(X) alone if F is not D. [N, F] → [N, D]."""
+    """Returns L(X) with join "top". With join "gate" returns L(X) + g ⊙ Drop(GCB([X, L(X)])); if F is not D, GCB reads only L(X). [N, F] → [N, D]."""
 
     def __init__(self, config: GECOConfig, in_dim: int) -> None:
         super().__init__()
@@ -183,7 +183,7 @@ class LocalFirstLayer(nn.Module):
         layout: NodeLayout | None = None,
         rows: MaskRows | None = None,
     ) -> Tensor:
-        """Called like a GECOLayer."""
+        """Has the call signature of a GECOLayer."""
         local, mixed = (None, None) if rows is None else (rows.of(0), rows.of(1))
         local_ND = self.local(x_NF, adjacency, local)
         if self.glob is None:
@@ -208,7 +208,7 @@ class GECO(nn.Module):
     def __init__(self, config: GECOConfig) -> None:
         super().__init__()
         self.config = config
-        # A first layer that does more than linear maps with the features: it concatenates them (equal widths), or propagates them (LCB).
+        # True if the first layer uses the features not only in linear maps: it concatenates them (equal widths) or propagates them (LCB).
         reads_rows = not config.local.is_paper and (config.local.block == "lcb" or config.in_dim == config.width)
         linear = not config.encoding_dim and not reads_rows
         self.input = NodeInput(config.input_dropout, config.scale_rows, linear=linear)
@@ -233,10 +233,10 @@ class GECO(nn.Module):
     ) -> Tensor:
         """Returns [N, out_dim] for features [N, in_dim] and the adjacency of the same rows; N may be 0.
 
-        `node_id_N` int64 [N]: permanent ids (default: the row numbers), which fix the same relative order in any batch. `epoch` matters to the
-        dynamic permutation and, with a `layout`, to dropout. With a `layout` the rows are this process's, but `node_id_N` has the ids of all
-        nodes; dropout's masks follow from the seed, the epoch and the row numbers, the same for any number of processes. Raises ValueError when
-        shapes disagree with each other or with the config.
+        `node_id_N` int64 [N]: permanent ids (default: the row indices), which give the same relative order in every batch. The dynamic permutation
+        depends on `epoch` and, with a `layout`, dropout too. With a `layout` the rows are those of this process, but `node_id_N` has the ids
+        of all nodes. Dropout's masks are then a function of the seed, the epoch and the row indices, so the number of processes does not
+        change them. Raises ValueError if shapes disagree with each other or with the config.
         """
         num_nodes = adjacency.num_nodes if layout is None else layout.num_nodes
         self._check(x_ND, adjacency, num_nodes, node_id_N, encoding_NE)
@@ -251,7 +251,7 @@ class GECO(nn.Module):
         total_ND = x_ND if self.config.jump == "sum" else None
         for layer_index, layer in enumerate(self.layers):
             if self.config.permutation == "dynamic":
-                # +1: the first epoch's first layer is not the static order.
+                # + 1, so that the first layer of the first epoch does not repeat the static order.
                 order = self._order(node_id_N, epoch + 1, layer_index)
             rows = None if masks is None else masks.of(1 + layer_index)
             x_ND = self._run(layer, x_ND, adjacency, order, layout, rows)
@@ -264,7 +264,7 @@ class GECO(nn.Module):
     def _run(self, layer: nn.Module, x_ND: Tensor, *others: Any) -> Tensor:
         if not (self.config.recompute and torch.is_grad_enabled()):
             return layer(x_ND, *others)
-        # With the same draws of dropout.
+        # The recomputation draws the same dropout masks.
         return checkpoint(
             layer, x_ND, *others, use_reentrant=False, context_fn=lambda: (nullcontext(), computing_again(layer))
         )
@@ -296,7 +296,7 @@ class GECO(nn.Module):
 
 
 class NodeGECO(nn.Module):
-    """GECO over `graphmill.models.primitives.graphs.Graphs`, or over a graph that is spread over workers; called like the other models."""
+    """Applies GECO to `graphmill.models.primitives.graphs.Graphs`, or to a graph that is spread over workers; has the other models' call signature."""
 
     def __init__(self, config: GECOConfig) -> None:
         super().__init__()
