@@ -45,7 +45,7 @@ def orthogonal_identifiers(
         gauss = gaussians((padding.num_graphs, places, width), device, dtype)
     else:
         gauss = _counted_gaussians(seed, torch.arange(places, device=device), width, dtype)
-    # A graph of n_b nodes: its Gaussian in the first n_b rows and columns, unit columns on the places behind. Q is then block
+    # The first n_b rows and columns hold the Gaussian matrix of a graph of n_b nodes; the padding has unit columns. Q is then block
     # diagonal, so the graph's rows have exact zeros in the columns from n_b on.
     node_BN1 = padding.mask_BN.unsqueeze(2)
     column_B1D = padding.mask_BN[:, :width].unsqueeze(1)
@@ -87,7 +87,7 @@ def node_identifiers(
     elif seed is None:
         rows = uniform(shape, device).to(dtype)
     else:
-        rows = (_counted_words(seed, keys, dim) >> 8).to(dtype) / 2**24  # float32 has no more binary digits for numbers below 1
+        rows = (_counted_words(seed, keys, dim) >> 8).to(dtype) / 2**24  # float32 holds no more digits below 1
     return torch.nn.functional.normalize(rows, dim=1)
 
 

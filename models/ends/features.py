@@ -57,10 +57,10 @@ class FeatureEncoder(nn.Module):
 
 
 class NodeInput(nn.Module):
-    """Numeric node features as a model's first layer takes them: rows scaled (a row of zeros stays), then dropout; categories pass.
+    """Prepares numeric node features for the first layer: scales the rows (a row of zeros stays), then applies dropout. Categories do not change.
 
-    Sparse rows (bags of words) that only linear maps read come out as a CSR matrix, whose products cost a tenth. Numbers and dropout are
-    the same; sums over a row may round differently.
+    Sparse rows (bags of words) become a CSR matrix if only linear maps read them; products with a CSR matrix cost a tenth. Values and
+    dropout are the same in both forms; sums over a row may round differently.
     """
 
     def __init__(self, dropout: float, scale_rows: bool, *, linear: bool) -> None:
@@ -115,7 +115,7 @@ def checked_categories(rows_nF: Tensor, features: Features) -> Tensor:
     rows_nF = rows_nF.long()
     if not rows_nF.numel():
         return rows_nF
-    sizes = _sizes.__wrapped__ if torch.compiler.is_compiling() else _sizes  # tensors of a trace are invalid after the trace
+    sizes = _sizes.__wrapped__ if torch.compiler.is_compiling() else _sizes  # tensors of a trace end with it
     outside_nF = (rows_nF < 0) | (rows_nF >= sizes(features.categories, rows_nF.device))
     if not is_readable(rows_nF):
         torch._assert_async(~outside_nF.any(), "a category lies outside its column's vocabulary")

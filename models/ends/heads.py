@@ -55,10 +55,10 @@ class UnitReLU(nn.Module):
 
 
 class FullWidthMLP(nn.Sequential):
-    """`num_layers` linear maps of the full width, and before the last one dropout, unless it is None.
+    """Applies `num_layers` linear maps of the full width, with dropout before the last one (None: no dropout).
 
-    With `UnitReLU` it is GraphGym's MLP, the head "default" or "inductive_node" of GRIT's and GraphGPS's code: its hidden layers take a
-    default configuration, whose `has_l2norm` is on, whatever the experiment's file says.
+    With `UnitReLU` it is GraphGym's MLP, the head "default" or "inductive_node" of GRIT's and GraphGPS's code. The hidden layers of this MLP
+    always use a default configuration with `has_l2norm` on, even if the experiment's file turns it off.
     """
 
     def __init__(

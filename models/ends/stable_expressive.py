@@ -2,11 +2,11 @@
 
     P = ρ([V diag(φ_c(λ)) Vᵀ]_{c = 1 … C})        arXiv:2310.02579, eq. 3; "SPE" in Primphormer's BREC table
 
-φ_c acts on each eigenvalue alone, so a repeated one weighs its whole eigenspace alike: any basis gives the same matrix (unless
-the k modes cut an eigenspace in two). ρ is a GIN that runs along one axis of the matrix for every node of the other, which is
-then summed: H_ij ← MLP((1 + ε) H_ij + Σ_{l → i} H_lj),  P_i = Linear(Σ_j H_ij).
+φ_c acts on each eigenvalue separately, so a repeated eigenvalue gives its whole eigenspace one weight. Any basis then gives the same matrix
+(unless the k modes cut an eigenspace in two). ρ is a GIN over the rows i of the matrix, applied to each column j; then the columns are
+summed: H_ij ← MLP((1 + ε) H_ij + Σ_{l → i} H_lj),  P_i = Linear(Σ_j H_ij).
 
-Dense: O(n²) memory and time per graph, whatever the model behind it costs.
+The encoding is dense: it takes O(n²) memory and time per graph, even if the model after it costs less.
 
 Legend: B graphs, N places of the padded view, k modes, C channels.
 """

@@ -6,16 +6,16 @@ g_b[τ] = f_b[τ mod N_b] for |τ| < N, and one transform of length L ≥ 2N - 1
 
     y_t = Σ_{s < N_b} g_b[t - s] u_s = Σ_s f_b[(t - s) mod N_b] u_s        for t < N_b
 
-Nothing wraps around L. A single graph needs no padding and is transformed at its own length N.
+No term wraps around L. A single graph needs no padding and is transformed at its own length N.
 
-The order π of a graph's nodes is a pure function of the seed and the permanent ids. In a batch without ids it follows from the
-place in the graph and the graph's size: one random order for each size. The model is not permutation-equivariant.
+The order π of a graph's nodes is a pure function of the seed and the permanent ids. If the batch has no ids, π is a function of the seed,
+the position in the graph and the graph's size: one random order for each size. The model is not permutation-equivariant.
 
-Hybrid (the paper's choice for small graphs): X_P = Norm(Drop(GECO(X, A)) + X) in models/gps/layer.py's layer. Pure
-(`layer.local="none"`): the paper's own layer, X' = LN(GECO(X, A) + X), X'' = LN(FFN(X') + X').
+Hybrid model (the paper's choice for small graphs): X_P = Norm(Drop(GECO(X, A)) + X) in the layer of models/gps/layer.py.
+Pure model (`layer.local="none"`): the paper's own layer, X' = LN(GECO(X, A) + X), X'' = LN(FFN(X') + X').
 
 With `config.local` a trained local block L (models/operators/local_blocks.py) replaces the layer's message passing, as in
-models/primphormer/network.py: X' = L(X) + g ⊙ Drop(GECO(L(X), A)) in place of the layer (gate), or L alone before the layers (top).
+models/primphormer/network.py. Join "gate" replaces the layer by X' = L(X) + g ⊙ Drop(GECO(L(X), A)); join "top" applies only L before the layers.
 
 Shapes: B graphs, n nodes, N places, L length of the transform, D width, K order, T filter rows.
 """
@@ -39,9 +39,9 @@ from graphmill.models.primitives.segments import Grouping
 
 
 class Convolutions:
-    """The `graphmill.models.operators.node_layout.NodeLayout` of many graphs: circular convolutions of every graph's own length.
+    """Is the `graphmill.models.operators.node_layout.NodeLayout` of many graphs: convolves every graph circularly at its own length.
 
-    Made once per batch: it holds what depends on the batch's sizes alone.
+    It is made once per batch and holds everything that depends only on the sizes in the batch.
     """
 
     def __init__(self, graphs: Graphs) -> None:
@@ -101,7 +101,7 @@ class Convolutions:
     def convolve_one(self, filter_DL: Tensor, signal_DN: Tensor) -> Tensor:
         """Convolves one filter of `filters` with signals [D, N] (single) or [B, D, N], which must be zero behind a graph's end.
 
-        Behind a graph's end the result is finite but meaningless; the gates are zero there and remove it.
+        Behind a graph's end the result is finite but meaningless; the gates are zero there, so the result has no effect.
         """
         if self.single:
             return circular_convolve(filter_DL, signal_DN)
@@ -179,7 +179,7 @@ class PureLayer(nn.Module):
 
 
 class GECOGraphs(nn.Module):
-    """Is GECO over packed graphs, hybrid or pure; see the module's docstring."""
+    """Applies GECO to packed graphs, hybrid or pure; see the module's docstring."""
 
     def __init__(self, config: GECOGraphsConfig) -> None:
         super().__init__()

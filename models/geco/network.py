@@ -12,10 +12,10 @@ One layer (equations of the paper; post-norm):
 LCB does not depend on the order, so only P_i and V are permuted, never the graph. GECO as a whole is not
 permutation-equivariant, because π is part of the model. Here π is a pure function of seed and node id.
 
-The paper leaves open the following; here Â is the mean D⁻¹A, σ is GELU, linear maps outside W₁ and W₂ have biases, an encoder
-Linear (with activation) maps the features to the width and a Linear maps to the outputs.
+The paper does not specify the following choices. Here Â is the mean D⁻¹A, σ is GELU, linear maps except W₁ and W₂ have biases, an encoder
+Linear (with activation) maps the features to the width, and a Linear maps to the outputs.
 
-A product of gates passes on nothing that is linear in its input, and the residual passes on X alone. Three departures therefore
+A product of gates has no term that is linear in the input, and the residual adds only X. Therefore three departures from the paper
 offer a trained local block L (models/operators/local_blocks.py):
 
     serial   C = [X, Conv(X)], with the LCB's ÂX or a convolution for Conv(X);  GECO(X, A) = GCB(C) + C W      `local.residual`: linear
@@ -60,9 +60,9 @@ class GlobalBlock(nn.Module):
         self.skip_KD = nn.Parameter(torch.ones(order, width)) if skip else None
 
     def forward(self, h_NC: Tensor, order: Order | None, layout: NodeLayout | None = None) -> Tensor:
-        """Returns [N, D] in the rows' own order; `order` is π (None: the rows as given). O(D N log N).
+        """Returns [N, D] in the original order of the rows; `order` is π (None: the rows as given). O(D N log N).
 
-        `layout`: how rows are spread over processes; None: all rows are here.
+        `layout` defines how rows are spread over processes; None: all rows are in this process.
         """
         if layout is not None:
             return layout.convolve(h_NC, self.projection, self.filter, self.skip_KD, order)
@@ -311,9 +311,9 @@ class NodeGECO(nn.Module):
 
 
 def param_groups(model: nn.Module, lr: float, weight_decay: float, filter_lr: float | None = None) -> list[dict]:
-    """Returns three optimizer groups: weights (decayed), biases and norms (not decayed), filters (own lr, not decayed).
+    """Returns three optimizer groups: weights (with decay), biases and norms (no decay), filters (own lr, no decay).
 
-    Filters are every parameter below an `ImplicitFilter`: Hyena gives them their own lr and no decay. `filter_lr` None
+    The filters' group has every parameter of an `ImplicitFilter`, because Hyena uses another lr and no decay for them. `filter_lr` None
     means `lr`. Each trainable parameter is in exactly one group; empty groups are left out.
     """
     filters = {id(p) for m in model.modules() if isinstance(m, ImplicitFilter) for p in m.parameters()}
