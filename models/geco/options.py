@@ -26,13 +26,13 @@ class GECOConfig:
     order: Count = 2
     """K: filters and gates per layer."""
     propagation: Normalisation = "mean"
-    """Â of the LCB: D_in⁻¹A, A, D_in^-½ A D_out^-½, or, with self-loops added, (D_in + I)^-½ (A + I) (D_in + I)^-½."""
+    """Â of the LCB. mean: D_in⁻¹A; sum: A; sym: D_in^-½ A D_out^-½; gcn, with self-loops added: (D_in + I)^-½ (A + I) (D_in + I)^-½."""
     permutation: Permutation = "static"
-    """static: one order for good; dynamic: a fresh one per epoch and layer; none: the rows as given."""
+    """static: one order for the whole run; dynamic: a new order per epoch and layer; none: the rows as given."""
     seed: int = 0
     """Seed of the node order."""
     dropout: Share = 0.1
-    """After the GCB and inside and after the FFN."""
+    """Dropout after the GCB, inside the FFN and after the FFN."""
     input_dropout: Share = 0.0
     """On the features."""
     activation: Literal["gelu", "relu"] = "gelu"
@@ -40,11 +40,11 @@ class GECOConfig:
     encoding_dim: Size = 0
     """Positional encodings concatenated to the features (the paper: small graphs only)."""
     skip: bool = False
-    """Hyena's per-channel skip, F_i ⊛ V + s ⊙ V with s = 1 at first (Hyena draws it); not in GECO's equations. With it a node's own gates multiply each other; without it a mean over thousands of nodes drowns them."""
+    """Add Hyena's skip per channel: F_i ⊛ V + s ⊙ V, with initial value s = 1 (random in Hyena). It is not in GECO's equations. With the skip a node's own gates multiply each other; without it a mean over thousands of nodes hides them."""
     filter: FilterConfig = field(default_factory=FilterConfig)
     block: Literal["geco", "hyena"] = "geco"
     """hyena: the paper's baseline, Hyena's operator over the nodes in their order, without edges (models/geco/hyena.py)."""
-    # Departures from the paper, all off.
+    # Departures from the paper, all off by default.
     local: LocalOptions = field(default_factory=LocalOptions)
     scale_rows: bool = False
     """Each node's features divided by the sum of their absolute values, as for bags of words."""
@@ -57,7 +57,7 @@ class GECOConfig:
     jump: Literal["last", "sum"] = "last"
     """sum: the head reads the sum of all layers' outputs (jumping knowledge)."""
     recompute: bool = False
-    """Keep only the input of each layer, and compute the rest again in the backward pass. Changes no number."""
+    """Keep only the input of each layer, and compute the rest again in the backward pass. Results stay the same."""
     filter_learning_rate: Positive | None = None
     """Learning rate of the implicit filters; none: the common rate."""
 
@@ -93,7 +93,7 @@ class GECOConfig:
 
     @property
     def sharding(self) -> Literal["rows"] | None:
-        """How several workers evaluate it on one graph: each a range of the nodes."""
+        """How several workers evaluate the model on one graph: each worker evaluates a range of the nodes."""
         return None if self.block == "hyena" else "rows"
 
 
@@ -109,9 +109,9 @@ class GECOGraphsConfig(HybridConfig):
     short_convolution: Size = 0
     """k taps of a causal convolution over the nodes in their order, in place of the local block (the paper's ablation Conv-k); 0: the local block."""
     permutation: Permutation = "static"
-    """static: one order; dynamic: one per epoch and layer; none: as given."""
+    """static: one order; dynamic: a new order per epoch and layer; none: the nodes as given."""
     seed: int = 0
     """Seed of the node order."""
     skip: bool = False
-    """Hyena's F_i ⊛ V + s ⊙ V; not in GECO's equations."""
+    """Add Hyena's skip: F_i ⊛ V + s ⊙ V. It is not in GECO's equations."""
     filter: FilterConfig = field(default_factory=FilterConfig)

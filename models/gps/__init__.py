@@ -1,1 +1,1 @@
-"""The GPS hybrid: options, layer, GatedGCN, and the modules before and after the layers."""
+"""Has the GPS hybrid: options, layer, GatedGCN, and the modules before and after the layers."""

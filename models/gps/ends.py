@@ -1,15 +1,15 @@
 """The modules before and after the layers of a GPS-like model: node, edge and position encoders, and the head.
 
-A position encoding takes P of a node's D channels, the embedded features D − P (GraphGPS).
+A position encoding fills P of a node's D channels, and the embedded features fill the other D − P (GraphGPS).
 
-    laplacian         Σ_k MLP([v_ik, λ_k]) over the k smallest modes (GraphGPS's LapPE; k modes of n < k nodes are left out)
-    laplacian_linear  a Linear of the eigenvectors (for a large graph, whose eigenvectors are stored, without eigenvalues)
+    laplacian         Σ_k MLP([v_ik, λ_k]) over the k smallest modes (GraphGPS's LapPE; a graph with n < k nodes has only n modes)
+    laplacian_linear  a Linear of the eigenvectors (for a large graph: only its eigenvectors are stored, no eigenvalues)
     stable_laplacian  a Linear of the eigenvectors to D, which only GatedGCN's distance gate reads (GraphGPS's ESLapPE)
-    stable_expressive a function of the eigenspaces, whatever basis the solver chose (models/ends/stable_expressive.py)
+    stable_expressive a function of the eigenspaces, independent of the solver's basis (models/ends/stable_expressive.py)
     random_walk       BatchNorm and Linear of the return probabilities (RWSE)
 
-The first two take random signs in training. On a graph with a repeated eigenvalue they may change with the padding or the device, in the
-last digits or more, since the solver chooses the basis (models/encodings/laplacian.py).
+The first two encodings get random signs in training. On a graph with a repeated eigenvalue their values may differ, in the last digits or
+more, between paddings or devices, because the solver chooses the basis (models/encodings/laplacian.py).
 
 Shapes: n nodes of B graphs, E edges, D width, P channels of the encoding, k modes or steps.
 """
@@ -28,7 +28,7 @@ from graphmill.models.primitives.graphs import Graphs
 
 
 class PositionEncoder(nn.Module):
-    """The position encoding of every node, [n, P] ([n, D] for the gate)."""
+    """Computes the position encoding of every node, [n, P] ([n, D] for the gate)."""
 
     def __init__(self, options: PositionOptions, width: int) -> None:
         super().__init__()
@@ -91,7 +91,7 @@ class PositionEncoder(nn.Module):
 
 
 class Stem(nn.Module):
-    """Features and encodings → node states [n, D], edge states [E, D] (where edges are read), positions for the gate."""
+    """Maps features and encodings to node states [n, D], edge states [E, D] (if the model reads edges) and positions for the gate."""
 
     def __init__(self, config: HybridConfig) -> None:
         super().__init__()
@@ -125,7 +125,7 @@ class Stem(nn.Module):
 
 
 class Readout(nn.Module):
-    """Node states → [B, out] (graph), [r, out] at the roots (node), or the states themselves (link)."""
+    """Maps node states to [B, out] (graph) or [r, out] at the roots (node), or returns the states themselves (link)."""
 
     def __init__(self, config: HybridConfig) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""GatedGCN with a state per edge, for the GPS hybrid (arXiv:1711.07553, as Benchmarking-GNNs and GraphGPS run it). For each edge j → i:
+"""Implements GatedGCN with a state per edge, for the GPS hybrid (arXiv:1711.07553, in the form of Benchmarking-GNNs and GraphGPS). For each edge j → i:
 
     ê_ij = C e_ij + D x_i + E x_j,   σ_ij = sigmoid(ê_ij)
     x'_i = ReLU(BN(A x_i + Σ_j σ_ij ⊙ B x_j / (Σ_j σ_ij + 10⁻⁶)))
@@ -7,8 +7,8 @@
 With `distance_gate`, σ_ij is also multiplied by r_ij = sigmoid(MLP(|p_i - p_j|²)) of the nodes' positions p (GraphGPS's
 equivariant and stable use of Laplacian eigenvectors).
 
-The residual of x is the GPS layer's. Without edge states it is `graphmill.models.operators.local_blocks.GatedConvolution`. Sums run over sorted lists,
-without atomics (see models/primitives/segments.py).
+The GPS layer adds the residual of x. For GatedGCN without edge states see `graphmill.models.operators.local_blocks.GatedConvolution`. Sums run over
+sorted lists, without atomics (see models/primitives/segments.py).
 
 Shapes: n nodes, E edges, D width.
 """
@@ -23,18 +23,18 @@ from graphmill.models.primitives.graphs import Graphs
 
 
 class GatedGCN(nn.Module):
-    """x [n, D] and e [E, D] → the update of x, and the next e; see the module's docstring."""
+    """Maps x [n, D] and e [E, D] to the update of x and the next e; see the module's docstring."""
 
     def __init__(
         self, width: int, dropout: float = 0.0, distance_gate: bool = False, update_edges: bool = True
     ) -> None:
-        """Without `update_edges` (the last layer: nothing reads them) the next e is None and its norm takes no gradient."""
+        """Without `update_edges` (in the last layer, because nothing reads its edge states) the next e is None and the norm of e takes no gradient."""
         super().__init__()
         self.update_edges = update_edges
         self.node = nn.Linear(width, 4 * width)  # A, D at the destination; B, E at the source
         self.edge = nn.Linear(width, width)  # C
         self.norm_x, self.norm_e = RowBatchNorm(width), RowBatchNorm(width)
-        self.norm_e.requires_grad_(update_edges)  # data parallelism would wait for a gradient that never comes
+        self.norm_e.requires_grad_(update_edges)  # data parallelism would wait for its missing gradient
         self.dropout = Dropout(dropout)
         self.distance: nn.Module | None = None
         if distance_gate:
@@ -43,7 +43,7 @@ class GatedGCN(nn.Module):
     def forward(
         self, x_nD: Tensor, e_ED: Tensor | None, graphs: Graphs, position_nP: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None]:
-        """Needs edge states, and positions for the distance gate."""
+        """Requires edge states; the distance gate also requires positions."""
         assert e_ED is not None
         own_nD, to_nD, from_n2D = self.node(x_nD).split([x_nD.shape[1], x_nD.shape[1], 2 * x_nD.shape[1]], dim=1)
         message_ED, at_source_ED = graphs.by_source.spread(from_n2D).chunk(2, dim=1)

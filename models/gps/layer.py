@@ -1,12 +1,12 @@
-"""The GPS hybrid layer (arXiv:2205.12454): message passing and a global block side by side, then a perceptron.
+"""Implements the GPS hybrid layer (arXiv:2205.12454): message passing and a global block in parallel, then a perceptron.
 
     X_M = Norm(Drop(MPNN(X, E)) + X)
     X_P = Norm(Drop(Global(X)) + X)
     X'  = MLP(X_M + X_P)
 
 The global block is Primphormer's attention or GECO's convolution. MLP = Linear(D, 2D), ReLU, Drop, Linear(2D, D), Drop.
-`mlp="plain"` is the printed formula; `mlp="residual"` is what GraphGPS's code runs: H = X_M + X_P, X' = Norm(MLP(H) + H).
-Without a local block X_M is left out: the layer of a pure model; without a global one X_P: message passing alone.
+`mlp="plain"` is the printed formula; `mlp="residual"` is the formula of GraphGPS's code: H = X_M + X_P, X' = Norm(MLP(H) + H).
+Without a local block the layer omits X_M (pure model). Without a global block it omits X_P (message passing only).
 
 Shapes: n nodes, E edges, D width.
 """
@@ -25,7 +25,7 @@ from graphmill.models.primitives.graphs import Graphs
 
 
 class GPSLayer(nn.Module):
-    """One hybrid layer around a global block that the caller owns."""
+    """Is one hybrid layer; the caller owns the global block and passes the block's output."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class GPSLayer(nn.Module):
         update_edges: bool = True,
         has_global: bool = True,
     ) -> None:
-        """`update_edges`: False in the last layer, whose edge states are not read. `has_global`: False leaves X_P out."""
+        """`update_edges`: False in the last layer, because nothing reads its edge states. `has_global`: False omits X_P."""
         super().__init__()
         self.residual_mlp = options.mlp == "residual"
         self.local: GatedGCN | GCNConvolution | None = None
@@ -81,7 +81,7 @@ class GPSLayer(nn.Module):
 
 
 def hybrid_states(model: Any, graphs: Graphs, mix: Callable[[int, Tensor], Tensor | None]) -> Tensor:
-    """Node states [n, D] after a model's stem, local layers and hybrid layers; `mix(index, x)` is the global block of a layer."""
+    """Returns node states [n, D] after a model's stem, local layers and hybrid layers; `mix(index, x)` computes the global block of layer `index`."""
     x_nD, e_ED, position_nP = model.stem(graphs)
     local = model.local
     edges = graphs.adjacency if model.stem.edge is None else EdgeStates(graphs, e_ED)

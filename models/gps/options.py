@@ -1,4 +1,5 @@
-"""Options of the GPS hybrid layer (arXiv:2205.12454), of its position encodings, and of models of such layers; the modules are in `graphmill.models.gps.layer` and `graphmill.models.gps.ends`."""
+"""Defines options of the GPS hybrid layer (arXiv:2205.12454), of position encodings, and of models that consist of hybrid layers. The modules are
+in `graphmill.models.gps.layer` and `graphmill.models.gps.ends`."""
 
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
@@ -15,13 +16,13 @@ class GPSOptions:
     local: Local = "gated_gcn"
     """The message passing next to the attention; none: attention alone."""
     mlp: Literal["plain", "residual"] = "plain"
-    """plain: the paper's formula; residual: GraphGPS's code, which adds the MLP's input and normalises once more."""
+    """plain: the paper's formula; residual: the formula of GraphGPS's code, which adds the MLP's input and normalises once more."""
     norm: Literal["batch", "layer", "none"] = "batch"
-    """After each of the two blocks, and after a residual MLP."""
+    """Norm after each of the two blocks, and after a residual MLP."""
     activation: Literal["relu", "gelu"] = "relu"
     """Activation of the MLP."""
     dropout: Share = 0.0
-    """After both blocks, twice in the MLP, and on GatedGCN's edge states."""
+    """Dropout after both blocks, twice in the MLP, and on GatedGCN's edge states."""
     mlp_ratio: Count = 2
     """The MLP's inner width, in widths of the layer."""
 
@@ -42,13 +43,13 @@ class PositionOptions:
     dim: Count = 16
     """P, channels of the encoding."""
     steps: Count | None = None
-    """Eigenvectors, or steps of the walk; None: as many as dim."""
+    """Number of eigenvectors, or of steps of the walk; None: as many as dim."""
     stored: str | None = None
-    """Take `graphs.encodings[stored]` instead of computing it (needs steps columns, or more)."""
+    """Read the encoding from `graphs.encodings[stored]` (at least `steps` columns) instead of computing it."""
     normalisation: Literal["sym", "none"] = "sym"
-    """The Laplacian. sym: I - D^-½ A D^-½; none: D - A, as in GraphGPS's configurations."""
+    """Normalisation of the Laplacian. sym: I - D^-½ A D^-½; none: D - A, as in GraphGPS's configurations."""
     reverse: bool = False
-    """random_walk: return probabilities over reversed edges too, for directed graphs."""
+    """random_walk: also compute return probabilities over reversed edges (for directed graphs)."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -81,7 +82,7 @@ class HybridConfig:
 
     node: Features = field(default_factory=Features)
     edge: Features = field(default_factory=Features)
-    """Read by GatedGCN, or a trained local block that reads them."""
+    """Features of an edge. Only GatedGCN and some trained local blocks read them."""
     out_dim: Count = 1
     task: Task = "graph"
     width: Count = 64
@@ -89,12 +90,12 @@ class HybridConfig:
     num_layers: Count = 4
     """Layers."""
     layer: GPSOptions = field(default_factory=GPSOptions)
-    """The hybrid layer. With local none GECO has its own layer, which reads only dropout and activation."""
+    """Options of the hybrid layer. With local none GECO uses its own layer, which reads only dropout and activation."""
     position: PositionOptions = field(default_factory=PositionOptions)
     pool: Pool = "mean"
     """Pooling of a graph's node states."""
     head: Head = "halving"
-    """"graphgym": as GraphGPS's `default` head."""
+    """Kind of the head. "graphgym": GraphGPS's `default` head."""
     head_layers: Count = 3
     """Linear layers of the head."""
     head_dropout: Share = 0.0
@@ -108,7 +109,7 @@ class HybridConfig:
 
     @property
     def reads_edges(self) -> bool:
-        """Whether the model has states of edges: GatedGCN always has, a trained local block if edges have features."""
+        """Whether the model has edge states. GatedGCN always has edge states; a trained local block has them if edges have features."""
         if self.local.is_paper:
             return self.layer.local == "gated_gcn"
         return self.local.block in READS_EDGES and not self.edge.empty

@@ -1,4 +1,4 @@
-"""GRIT's attention: a conditional perceptron over all pairs of nodes that keeps little of what it computes per pair.
+"""Implements GRIT's attention: a conditional perceptron over all pairs of nodes, which keeps few tensors per pair for the backward pass.
 
 For query i and key j, with [w_ij ; b_ij] = W_E e_ij + bias per head (arXiv:2305.17589, eq. 2 to 5):
 
@@ -7,13 +7,13 @@ For query i and key j, with [w_ij ; b_ij] = W_E e_ij + bias per head (arXiv:2305
     x̂_i  = Σ_j α_ij W_V x_j + W_Ev Σ_j α_ij ê_ij
     e'_ij = BatchNorm(e_ij + W_Oe ê_ij)
 
-The reference code keeps about twenty tensors of pairs × width per layer. Here all is computed a block of queries at a time, and the
-gradients are written out by hand. A layer keeps y = e + W_Oe ê and, where `pair_memory` has room, ê, the two derivatives of ρ and what the
-softmax needs: 3 + 3/C tensors more. Without room these live in buffers that blocks share, and the backward pass computes them again: two
-matrix products more than the nine. The batch normalisation is folded in as one scale and shift per channel, which the next layer
-applies to y as it reads it, and whose gradient flows back through y's mean and variance. All this is exact, not an approximation.
+The reference code keeps about twenty tensors of pairs × width per layer. Here the layer computes one block of queries at a time, with
+hand-written gradients. A layer keeps y = e + W_Oe ê. If `pair_memory` has room, the layer also keeps ê, the two derivatives of ρ and the
+inputs of the softmax's gradient: 3 + 3/C tensors more. Without room, blocks share buffers for these tensors, and the backward pass computes
+the tensors again, which adds two matrix products to the nine. Batch normalisation becomes one scale and shift per channel. The next layer
+applies scale and shift when it reads y; their gradient flows back through y's mean and variance. All this is exact, not an approximation.
 
-Where ρ has no derivative, at t = 0, its gradient is taken as 0 (as the reference's two square roots give).
+ρ has no derivative at t = 0; there the gradient is taken as 0 (the reference's two square roots give the same).
 
 Legend: B graphs, N places per graph, D width, H heads, C = D/H, P pairs of a block, G graphs and R queries of a block.
 """
@@ -31,12 +31,12 @@ from graphmill.models.primitives.dropout import dropout_factors
 from graphmill.models.primitives.graphs import Padding, pair_blocks, unit_values
 from graphmill.models.primitives.segments import at_least_float32
 
-# Elements of one buffer. On a CPU the few buffers stay in the last-level cache, and calls are few; on CUDA there are fewer still.
+# Elements of one buffer. On a CPU the buffers stay in the last-level cache, and there are few calls. On CUDA there are even fewer calls.
 _BLOCK_ELEMENTS = {"cpu": 1 << 19, "cuda": 1 << 25}
 
 
 class Pairs(NamedTuple):
-    """The states e = y·scale + shift of all pairs; scale and shift None stand for 1 and 0. Padding of y is 0."""
+    """Holds the states e = y·scale + shift of all pairs; scale None means 1, shift None means 0. Padding of y is 0."""
 
     y_BNND: Tensor
     scale_D: Tensor | None = None
@@ -50,9 +50,9 @@ class Pairs(NamedTuple):
 
 
 class PairNorm(nn.Module):
-    """Batch normalisation over the real pairs of a batch, from moments to one scale and shift per channel.
+    """Computes, for batch normalisation over the real pairs of a batch, one scale and shift per channel from the moments.
 
-    Parameters and buffers are named as nn.BatchNorm1d's. As in BatchNorm, statistics cover the pairs of one forward pass.
+    Parameters and buffers have the names of nn.BatchNorm1d's. As in BatchNorm, statistics cover the pairs of one forward pass.
     """
 
     def __init__(self, width: int, *, momentum: float = 0.1) -> None:
@@ -68,7 +68,7 @@ class PairNorm(nn.Module):
         self.register_buffer("num_batches_tracked", torch.tensor(0))
 
     def forward(self, mean_D: Tensor | None, var_D: Tensor | None, count: Tensor) -> tuple[Tensor, Tensor]:
-        """(scale, shift) from the batch's moments; from the running ones in eval mode, where the moments may be None."""
+        """Returns (scale, shift) from the batch's moments. Eval mode uses the running moments, and the arguments may be None."""
         if self.training and mean_D is not None and var_D is not None:
             self._track(mean_D.detach(), var_D.detach(), count)
         else:
@@ -78,7 +78,7 @@ class PairNorm(nn.Module):
 
     @torch.no_grad()
     def _track(self, mean_D: Tensor, var_D: Tensor, count: Tensor) -> None:
-        # A single pair has no variance to learn from, and no pair has no mean.
+        # One pair has no variance, and zero pairs have no mean.
         momentum = self.momentum * (count > 1).to(mean_D.dtype)
         unbiased_D = var_D * (count / (count - 1).clamp(min=1)).to(var_D.dtype)
         self.running_mean.lerp_(mean_D.to(self.running_mean.dtype), momentum.to(self.running_mean.dtype))
@@ -89,11 +89,11 @@ class PairNorm(nn.Module):
 class ConditionalAttention(nn.Module):
     """Attention and edge update of one GRIT layer; see the module's docstring.
 
-    Initialised Xavier-normal with the tensors in the reference's shapes, which fix the fans. `dropout` acts on ê before W_Oe,
+    Initial weights are Xavier-normal with the fans of the reference's tensor shapes. `dropout` acts on ê before W_Oe,
     `attention_dropout` on α. `pair_memory`: bytes that a call may keep for its backward pass in addition to y.
     """
 
-    kept_weights: list[Tensor] | None = None  # where each call adds its α [B, H, N, N]; None: they are not kept
+    kept_weights: list[Tensor] | None = None  # each call appends its α [B, H, N, N]; None: α is not kept
 
     def __init__(self, config: GRITConfig) -> None:
         super().__init__()
@@ -123,9 +123,9 @@ class ConditionalAttention(nn.Module):
         update_edges: bool = True,
         allowed_BNN: Tensor | None = None,
     ) -> tuple[Tensor, Pairs | None]:
-        """(x̂ [n, D], the next pairs); without `update_edges` (the last layer: nothing reads them) None.
+        """Returns (x̂ [n, D], the next pairs). Without `update_edges` (in the last layer, because nothing reads its pairs) the pairs are None.
 
-        `allowed_BNN`: the pairs that there are (sparse attention), at least one for each node; None: all of real nodes.
+        `allowed_BNN`: the pairs that sparse attention uses, at least one for each node; None: all pairs of real nodes.
         """
         heads, width = self.num_heads, x_nD.shape[1]
         places = (padding.num_graphs, padding.num_places)
@@ -137,7 +137,7 @@ class ConditionalAttention(nn.Module):
         weight: Tensor = self.edge.weight
         bias: Tensor = self.edge.bias
         if pairs.scale_D is not None and pairs.shift_D is not None:
-            # W (y·scale + shift) + b: W_E reads y itself.
+            # W (y·scale + shift) + b: scale and shift are folded into W_E, which then reads y.
             weight, bias = weight * pairs.scale_D, bias + (weight * pairs.shift_D).sum(1)
         weight_H2CD, bias_H2C = weight.view(heads, 2, -1, width), bias.view(heads, 2, -1)
         # a as a matrix [D, H], head h's channels in column h.
@@ -155,7 +155,7 @@ class ConditionalAttention(nn.Module):
             update_edges=update_edges,
             moments=moments,
             keep=torch.is_grad_enabled() and kept_bytes <= self.pair_memory,
-            # Masks are drawn again in the backward pass, from this.
+            # The backward pass draws the masks again from this key.
             seed=int(torch.randint(2**62, ())) if self.training and (self.dropout or self.attention_dropout) else 0,
             dtype=dtype,
             kept_weights=self.kept_weights,
@@ -191,7 +191,7 @@ class ConditionalAttention(nn.Module):
 
 
 class BiasAttention(nn.Module):
-    """Graphormer's attention in place of the conditional one (GRIT's ablation): softmax_j(q_i·k_j/√C + b_h(e_ij)); pairs stay as they are."""
+    """Is Graphormer's attention in place of conditional attention (GRIT's ablation): softmax_j(q_i·k_j/√C + b_h(e_ij)); pairs do not change."""
 
     kept_weights: list[Tensor] | None = None
 
@@ -211,7 +211,7 @@ class BiasAttention(nn.Module):
         update_edges: bool = True,
         allowed_BNN: Tensor | None = None,
     ) -> tuple[Tensor, Pairs | None]:
-        """Called like a ConditionalAttention."""
+        """Has the call signature of a ConditionalAttention."""
         q, k, v = (
             padding.pad(part(x_nD)).unflatten(2, (self.num_heads, -1)).transpose(1, 2)
             for part in (self.query, self.key, self.value)
@@ -236,7 +236,7 @@ class _Options(NamedTuple):
     moments: bool
     keep: bool  # whether the backward pass keeps each block's tensors instead of computing them again
     seed: int
-    dtype: torch.dtype  # of products and buffers; y and the moments keep y's own
+    dtype: torch.dtype  # of products and buffers; y and moments keep y's dtype
     kept_weights: list[Tensor] | None
 
 
@@ -246,7 +246,7 @@ def _compute_dtype(x: Tensor) -> torch.dtype:
 
 
 class _Kept(NamedTuple):
-    """A block's tensors for the backward pass: 2 ∂ρ/∂w, 2 ∂ρ/∂u and ê, [P, D] each; s, α and dropout's factors, [H, G, R, N] each."""
+    """Holds a block's tensors for the backward pass: 2 ∂ρ/∂w, 2 ∂ρ/∂u and ê, [P, D] each; s, α and dropout's factors, [H, G, R, N] each."""
 
     to_w: Tensor
     to_u: Tensor
@@ -257,10 +257,10 @@ class _Kept(NamedTuple):
 
 
 class _Block:
-    """The computation that forward and backward share for one block of pairs, in buffers that blocks share."""
+    """Computes the part that forward and backward have in common for one block of pairs. All blocks use the same buffers."""
 
     def __init__(self, options: _Options, mask: Tensor | None, tensors: tuple[Tensor, ...]) -> None:
-        """`mask`: of nodes [B, N], or of pairs [B, N, N]; None: all are there."""
+        """`mask`: real nodes [B, N], or allowed pairs [B, N, N]; None: all nodes and pairs."""
         y, self.scale, self.shift, q, k, v, w_weight, w_bias, b_weight, b_bias, score, o_weight, o_bias = tensors
         dtype = options.dtype
         self.options, self.mask, self.y = options, mask, y
@@ -277,7 +277,7 @@ class _Block:
         )
         self.score_t = score.to(dtype).t().contiguous()
         width, heads = score.shape
-        # Row h is one on head h's channels.
+        # Row h has ones at head h's channels.
         self.own_HD = torch.eye(heads, dtype=dtype, device=score.device).repeat_interleave(width // heads, dim=1)
         self._buffers: dict[str, Tensor] = {}
 
@@ -287,7 +287,7 @@ class _Block:
         return pair_blocks(num_graphs, places, width, room)
 
     def buffer(self, name: str, like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-        """An uninitialised tensor of `like`'s shape, in memory that stays warm from block to block. The first block is the largest."""
+        """Returns an uninitialised tensor of `like`'s shape. All blocks reuse its memory, so it stays in the cache. The first block is the largest."""
         dtype = dtype or self.options.dtype
         if name not in self._buffers:
             self._buffers[name] = torch.empty(like.numel(), dtype=dtype, device=like.device)
@@ -298,7 +298,7 @@ class _Block:
         return self.y[graphs, rows].flatten(0, 2).to(self.options.dtype)
 
     def compute(self, graphs: slice, rows: slice) -> _Kept:
-        """The block: in new tensors if they are kept, else in buffers."""
+        """Computes the block: in new tensors if they are kept, else in buffers."""
         y_GRND = self.y[graphs, rows]
         y_PD = self.pairs(graphs, rows)
 
@@ -309,7 +309,7 @@ class _Block:
         u = room("u", y_GRND)
         torch.add(self.q[graphs, rows].unsqueeze(2), self.k[graphs].unsqueeze(1), out=u)
         u = u.view_as(w)
-        # 1/√|t|; at t = 0, where ρ(t) = t/√|t| is 0 and ρ'(t) = 1/(2√|t|) is to be 0, it is 1/√∞.
+        # 1/√|t|; at t = 0 it is 1/√∞ = 0, so that ρ(t) = t/√|t| and ρ'(t) = 1/(2√|t|) are both 0.
         inverse = torch.mul(w, u, out=self.buffer("inverse", w)).abs_()
         torch.threshold_(inverse, 0.0, float("inf")).rsqrt_()
         to_w = u.mul_(inverse)
@@ -320,7 +320,7 @@ class _Block:
     def _attend(
         self, hat: Tensor, graphs: slice, rows: slice, shape: torch.Size
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """(s after the clamp, α, dropout's factors)."""
+        """Returns (s after the clamp, α, dropout's factors)."""
         g, r, places, _ = shape
         s = torch.mm(self.score_t, hat.t()).view(-1, g, r, places)
         s = at_least_float32(s)
@@ -334,21 +334,21 @@ class _Block:
         alpha = torch.softmax(bounded, dim=-1).to(self.options.dtype)
         if not self.options.attention_dropout:
             return s, alpha, None
-        # Numbered by graph, query, head, key.
+        # Elements are numbered in the order graph, query, head, key.
         like_GRHN = alpha.permute(1, 2, 0, 3)
         start = self._first_query(graphs, rows) * like_GRHN[0, 0].numel()
         factors = dropout_factors(self.options.attention_dropout, self.options.seed, start, like_GRHN)
         return s, alpha, factors.permute(2, 0, 1, 3)
 
     def edge_factors(self, hat: Tensor, graphs: slice, rows: slice) -> Tensor | None:
-        """Dropout's factors of ê [P, D], numbered by graph, query, key, channel; None without dropout."""
+        """Returns dropout's factors of ê [P, D], numbered in the order graph, query, key, channel; None without dropout."""
         if not self.options.dropout:
             return None
         start = self._first_query(graphs, rows) * self.y[0, 0].numel()
         return dropout_factors(self.options.dropout, self.options.seed + 1, start, hat)
 
     def _first_query(self, graphs: slice, rows: slice) -> int:
-        """The block's first query among the queries of all graphs."""
+        """Returns the index of the block's first query among the queries of all graphs."""
         return int(graphs.start) * self.y.shape[1] + int(rows.start)
 
     def update(self, hat: Tensor, graphs: slice, rows: slice, out: Tensor) -> None:
@@ -378,7 +378,7 @@ class _Block:
 
 
 class _PairAttention(torch.autograd.Function):
-    """(Σ α v, Σ α ê, y', mean of y', variance of y'), block by block; keeps its inputs, y' and with `keep` the blocks."""
+    """Computes (Σ α v, Σ α ê, y', mean of y', variance of y') block by block; keeps its inputs, y' and, with `keep`, the blocks."""
 
     @staticmethod
     def forward(ctx, options: _Options, mask, count, *tensors):
@@ -427,14 +427,14 @@ class _PairAttention(torch.autograd.Function):
 
 
 def _backward(options, mask, results, tensors, kept, d_value, d_row, d_out, d_mean, d_var):
-    """Gradients of the thirteen tensors; each block that was not kept is computed again first."""
+    """Returns the gradients of the thirteen tensors; first computes again each block that was not kept."""
     count, out, mean = results
     block = _Block(options, mask, tensors)
     y, scale, _, q, k, v = tensors[:6]
     dtype = options.dtype
     d_y = torch.empty_like(y)
     d_q = torch.zeros_like(block.q)
-    # These are sums over blocks, as `sums` below: bfloat16 would round them at each block.
+    # These tensors, like `sums` below, are sums over blocks; bfloat16 would round the sums at each block.
     d_k, d_v_HBNC = (torch.zeros_like(t, dtype=y.dtype) for t in (block.k, block.v_HBNC))
     d_value = torch.zeros_like(block.q) if d_value is None else d_value.to(dtype)
     d_row = torch.zeros_like(block.q) if d_row is None else d_row.to(dtype)
@@ -463,7 +463,7 @@ def _backward(options, mask, results, tensors, kept, d_value, d_row, d_out, d_me
         g, r, places, width = y[graphs, rows].shape
         alpha_kept = alpha if factors is None else alpha * factors
 
-        # d_y's block first takes y's gradient through the residual, then through W_E.
+        # The block of d_y first gets y's gradient through the residual, then adds the gradient through W_E.
         d_block = d_y[graphs, rows]
         d_hat = block.buffer("d_hat", hat)
         edge_factors = block.edge_factors(hat, graphs, rows) if options.update_edges else None
@@ -499,7 +499,7 @@ def _backward(options, mask, results, tensors, kept, d_value, d_row, d_out, d_me
             d_alpha *= factors
         d_s = torch.ops.aten._softmax_backward_data(d_alpha, alpha, -1, dtype)
         if options.clamp is not None:
-            # In the precision of s, where the bound is exactly what the clamp wrote.
+            # In the precision of s the bound equals the value that the clamp wrote.
             d_s = torch.ops.aten.hardtanh_backward(d_s.to(s.dtype), s, -options.clamp, options.clamp).to(dtype)
         d_s_HP = d_s.view(options.heads, -1)
         sums["score"] += (d_s_HP @ hat).t()
@@ -511,7 +511,7 @@ def _backward(options, mask, results, tensors, kept, d_value, d_row, d_out, d_me
         torch.ops.aten.threshold_backward.grad_input(d_hat, hat, 0, grad_input=d_hat)  # ReLU
         sums["b_weight"] += d_hat.t() @ y_PD
         sums["b_bias"] += d_hat.sum(0)
-        # Twice the gradients of w and u: the halves come where numbers are few.
+        # These are twice the gradients of w and u; the factor ½ is applied later, to smaller tensors.
         d_w = torch.mul(d_hat, to_w, out=product)
         sums["w_weight"] += d_w.t() @ y_PD
         sums["w_bias"] += d_w.sum(0)
@@ -525,13 +525,13 @@ def _backward(options, mask, results, tensors, kept, d_value, d_row, d_out, d_me
     d_v = d_v_HBNC.permute(1, 2, 0, 3).flatten(2)
     for twice in (d_q, d_k, sums["w_weight"], sums["w_bias"]):
         twice.mul_(0.5)
-    # The shift adds to y' as W_Oe's bias does; through W_E it goes another way.
+    # The shift adds to y' like W_Oe's bias, so both have one gradient. The shift's gradient through W_E is computed elsewhere.
     d_shift = None if scale is None else sums["o_bias"]
     return d_y, d_scale, d_shift, d_q.to(q.dtype), d_k.to(k.dtype), d_v.to(v.dtype), *sums.values()
 
 
 def _gradient_of_update(block: _Block, out, d_out, slope, offset, graphs: slice, rows: slice, d_fresh: Tensor) -> None:
-    """Writes to d_fresh the whole gradient of the block's y', [G, R, N, D]: the direct one and the one through the moments."""
+    """Writes the full gradient of the block's y', [G, R, N, D], to d_fresh: the direct gradient plus the gradient through the moments."""
     if slope is None:
         d_fresh.copy_(d_out[graphs, rows])
     else:
@@ -552,9 +552,9 @@ def _to_heads(x_GRD: Tensor, heads: int) -> Tensor:
 
 
 def _sum_edges(alpha_HGRN: Tensor, hat_PD: Tensor, shape: torch.Size) -> Tensor:
-    """Σ_j α_ij ê_ij [G, R, D], per head: computes all heads against all channels and keeps each head's own.
+    """Returns Σ_j α_ij ê_ij [G, R, D] per head: multiplies all heads by all channels and keeps each head's own channels.
 
-    H times the work of the sum, yet faster than a product with a broadcast α, since it is one matrix product.
+    This does H times the work of the sum, but as one matrix product it is faster than a product with a broadcast α.
     """
     g, r, places, width = shape
     heads = alpha_HGRN.shape[0]
@@ -564,10 +564,10 @@ def _sum_edges(alpha_HGRN: Tensor, hat_PD: Tensor, shape: torch.Size) -> Tensor:
 
 
 def _moments(fresh_GRND: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """(count, mean, Σ of squares about it) over the block's real pairs; padding of the input is 0."""
+    """Returns (count, mean, Σ of squared deviations from the mean) over the block's real pairs; padding of the input is 0."""
     flat = fresh_GRND.flatten(0, 2)
     if mask is None:
-        # Two passes, where the operators below make four.
+        # This needs two passes; the operators below need four.
         mean, var = torch.batch_norm_update_stats(flat.t().view(1, flat.shape[1], -1, 1), None, None, 0.0)
         count = flat.new_full((), float(flat.shape[0]))
         return count, mean, var * count
@@ -577,7 +577,7 @@ def _moments(fresh_GRND: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, T
 
 
 def _pool_moments(moments: list[tuple[Tensor, Tensor, Tensor]], total: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and (biased) variance over all blocks: Chan's formula, which does not cancel."""
+    """Returns the mean and (biased) variance over all blocks by Chan's formula, which avoids cancellation."""
     count, mean, spread = (torch.stack(part) for part in zip(*moments))
     share = (count / total).unsqueeze(1)
     pooled = (share * mean).sum(0)

@@ -1,4 +1,4 @@
-"""GRIT: attention over all pairs of nodes that updates both nodes and pairs, with random-walk probabilities as the inductive bias.
+"""Implements GRIT: attention over all pairs of nodes that updates both nodes and pairs, with random-walk probabilities as the inductive bias.
 
     P_ij = [I, M, …, M^(K-1)]_ij,  M = D⁻¹A
     x_i = Emb(node) + W_abs P_ii;      e_ij = Emb(edge)·1[edge i → j] + W_rel P_ij
@@ -6,12 +6,13 @@
                         x ← BN(x + scaler(W_O x̂));  x ← BN(x + FFN(x)),  FFN = D → 2D → D with ReLU
                         scaler(h) = h ⊙ θ₁ + log(1 + deg) · h ⊙ θ₂
 
-Source: arXiv:2305.17589 (ICML 2023). The defaults are the paper's. The published code's differences are options: the score's clamp
-at ±5 (`score_clamp`), the scaler before W_O (`degree_scaler`), walks towards the query instead of from it (`transposed_rrwp`, as in all
-published numbers), an edge's features at the query that it enters instead of the one that it leaves (`edge_query`; the same on undirected
-graphs), GraphGym's head (`head="graphgym"`, whose hidden layers are scaled to length 1); `graphmill.models.grit.published.as_released` sets the five. The paper's ablations are
-options too: `degree_scaler`, `encoding`, `attention`, `sparse`, `update_pairs`. Batch normalisation sees real nodes and real pairs, never padding; below two nodes
-training uses the running statistics, since there is no variance.
+Source: arXiv:2305.17589 (ICML 2023). The defaults are the paper's. The published code differs in five options: the score's clamp
+at ±5 (`score_clamp`), the scaler before W_O (`degree_scaler`), walks that end at the query instead of walks that start there
+(`transposed_rrwp`, used for all published results), features of an edge at its target as the query instead of at its source (`edge_query`;
+no difference on undirected graphs), and GraphGym's head (`head="graphgym"`: hidden layers are scaled to length 1).
+`graphmill.models.grit.published.as_released` sets the five. The paper's ablations are
+options too: `degree_scaler`, `encoding`, `attention`, `sparse`, `update_pairs`. Batch normalisation covers real nodes and real pairs, never
+padding. With fewer than two nodes there is no variance, so training uses the running statistics.
 
 Legend: n nodes, B graphs, N places per graph, E edges, D width, K walk channels.
 """
@@ -29,7 +30,7 @@ from graphmill.models.primitives.batch_norm import RowBatchNorm
 from graphmill.models.primitives.dropout import Dropout
 from graphmill.models.primitives.graphs import Graphs, Padding
 
-_DEGREES = 64  # degrees with their own embedding; larger ones share the last
+_DEGREES = 64  # degrees with their own embedding; larger degrees share the last one
 
 
 class GRIT(nn.Module):
@@ -47,13 +48,13 @@ class GRIT(nn.Module):
         for linear in (self.absolute, self.relative):
             if linear is not None:
                 nn.init.xavier_uniform_(linear.weight)
-        # Distances 0 to K - 1; the last entry is of pairs further apart.
+        # Rows for the distances 0 to K - 1; the last row is for pairs that are further apart.
         self.distance = nn.Embedding(config.rrwp_steps + 1, width) if paths else None
         self.degree = nn.Embedding(_DEGREES, width) if config.degree_scaler == "encoding" else None
         layers = [GRITLayer(config) for _ in range(config.num_layers)]
         self.layers = nn.ModuleList(layers)
-        # The last layer's pairs are not read. Their parameters exist for published counts and checkpoints, but take no gradient:
-        # data parallelism would wait for it.
+        # Nothing reads the last layer's pairs. Their parameters exist to match published parameter counts and checkpoints. The parameters
+        # take no gradient, because data parallelism would wait for the gradient.
         for layer in layers[-1:] if config.update_pairs else layers:
             if isinstance(layer.attention, ConditionalAttention):
                 layer.attention.edge_out.requires_grad_(False)
@@ -61,9 +62,9 @@ class GRIT(nn.Module):
         self.head = None if config.task == "link" else _head(config)
 
     def forward(self, graphs: Graphs, *, epoch: int = 0) -> Tensor:
-        """[B, out_dim] for task "graph"; [r, out_dim] (of the roots) for "node"; node states [n, D] for "link".
+        """Returns [B, out_dim] for task "graph", [r, out_dim] (of the roots) for "node", node states [n, D] for "link".
 
-        `epoch` is not used. Raises ValueError when features do not fit the config.
+        `epoch` is not used. Raises ValueError if features do not fit the config.
         """
         padding = graphs.padding
         x_nD, pairs = self.embed(graphs)
@@ -76,7 +77,7 @@ class GRIT(nn.Module):
         return read_out(x_nD, graphs, self.head, self.config.task, self.config.pool)
 
     def embed(self, graphs: Graphs) -> tuple[Tensor, Pairs]:
-        """The stem: node states [n, D] and pair states [B, N, N, D]."""
+        """Computes the stem: node states [n, D] and pair states [B, N, N, D]."""
         config, padding = self.config, graphs.padding
         dtype = next(self.layers.parameters()).dtype
         walks_BNNK = random_walk_probabilities(graphs, config.rrwp_steps, dtype=dtype)
@@ -93,7 +94,7 @@ class GRIT(nn.Module):
         if self.relative is not None:
             y_BNND = self.relative(walks_BNNK).to(dtype)
         elif self.distance is not None:
-            # The shortest walk with a chance above 0 is a shortest path.
+            # The shortest walk with a probability above 0 is a shortest path.
             has_walk_BNNK = walks_BNNK > 0
             length_BNN = has_walk_BNNK.int().argmax(dim=3).where(has_walk_BNNK.any(dim=3), config.rrwp_steps)
             y_BNND = self.distance(length_BNN).to(dtype) * padding.pair_mask_BNN.unsqueeze(3)
@@ -118,7 +119,7 @@ class GRIT(nn.Module):
 
 
 class GRITLayer(nn.Module):
-    """One post-norm layer: attention with its edge update, degree scaler and feed-forward network."""
+    """Is one post-norm layer: attention with its edge update, degree scaler and feed-forward network."""
 
     def __init__(self, config: GRITConfig) -> None:
         super().__init__()
@@ -149,7 +150,7 @@ class GRITLayer(nn.Module):
         update_edges: bool = True,
         allowed_BNN: Tensor | None = None,
     ) -> tuple[Tensor, Pairs | None]:
-        """(x [n, D], pairs): the next states; of conditional attention without `update_edges` pairs are None."""
+        """Returns the next states (x [n, D], pairs). For conditional attention without `update_edges` the pairs are None."""
         h_nD, fresh = self.attention(x_nD, pairs, padding, update_edges=update_edges, allowed_BNN=allowed_BNN)
         h_nD = self.dropout(h_nD)
         if self.scaler_place == "before":

@@ -18,7 +18,7 @@ class GRITConfig:
     sharding: ClassVar = "roots"
     node: Features = field(default_factory=Features)
     edge: Features = field(default_factory=Features)
-    """One category and no edge_attr: every edge is of that category."""
+    """Features of an edge. With one category and no edge_attr every edge has that category."""
     out_dim: Count = 1
     task: Task = "graph"
     width: Count = 64
@@ -30,37 +30,37 @@ class GRITConfig:
     rrwp_steps: Count = 21
     """K: I, M, …, M^(K-1)."""
     dropout: Share = 0.0
-    """After attention and inside the FFN."""
+    """Dropout after attention and inside the FFN."""
     attention_dropout: Share = 0.2
-    """On the attention weights."""
+    """Dropout on the attention weights."""
     pool: Pool = "sum"
     """Pooling of a graph's node states."""
     head: Literal["halving", "mlp", "graphgym"] = "halving"
-    """halving: the code's "san_graph"; mlp: Linears of the full width; graphgym: GraphGym's MLP, always with ReLU."""
+    """Kind of the head. halving: the code's "san_graph"; mlp: Linears of the full width; graphgym: GraphGym's MLP, always with ReLU."""
     head_layers: Count = 3
     """Linear layers of the head."""
     activation: Literal["relu", "gelu"] = "relu"
-    """Activation of the FFN and the head; attention's is ReLU."""
+    """Activation of the FFN and the head; attention always uses ReLU."""
     degree_scaler: Literal["after", "before", "none", "encoding"] = "after"
-    """Degree scaler after W_O (paper), before it (code), none (ablation), or in its place an embedding of each degree, as in Graphormer (ablation)."""
+    """Position of the degree scaler: after W_O (paper), before W_O (code), none (ablation), or replaced by an embedding of each degree, as in Graphormer (ablation)."""
     score_clamp: Positive | None = None
-    """The code bounds scores to ±5."""
+    """Bound of the scores; the code uses ±5."""
     transposed_rrwp: bool = False
-    """The code before December 2024: e_ij from P_ji."""
+    """Compute e_ij from P_ji, as the code did before December 2024."""
     edge_query: EdgeQuery = "source"
-    """The end of an edge that sees its features: e_ij of i → j (paper) or of j → i (code)."""
+    """The end of an edge whose query gets the edge's features: e_ij has the features of i → j (paper) or of j → i (code)."""
     encoding: Literal["rrwp", "rwse", "shortest_path"] = "rrwp"
-    """rrwp: P_ij (paper); rwse: P_ii alone, for nodes; shortest_path: an embedding of the path's length, below rrwp_steps, for pairs (ablations)."""
+    """rrwp: P_ij (paper); rwse (ablation): only P_ii, for nodes; shortest_path (ablation): an embedding of the path's length, below rrwp_steps, for pairs."""
     attention: Literal["conditional", "graphormer"] = "conditional"
-    """conditional: the paper's; graphormer: dot products with a bias of the pair's state (ablation)."""
+    """conditional: the paper's attention; graphormer: dot products plus a bias from the pair's state (ablation)."""
     sparse: bool = False
-    """Attention to neighbors and oneself alone (ablation)."""
+    """Attend only to neighbors and to the node itself (ablation)."""
     update_pairs: bool = True
     """no: every layer reads the stem's pair states (ablation)."""
     momentum: float = 0.1
     """Momentum of the batch normalisations."""
     pair_memory: Size = PAIR_MEMORY
-    """Bytes that each layer may keep of its pairs for the backward pass; with more to keep it computes them again, which is slower."""
+    """Bytes that each layer may keep for its pairs until the backward pass. A layer that needs more computes them again, which is slower."""
 
     @property
     def reads_weights(self) -> bool:

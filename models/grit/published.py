@@ -1,21 +1,22 @@
-"""The released GRIT's state dict in our names: its checkpoints load if their architecture matches.
+"""Translates the state dict of the released GRIT to our names, so that released checkpoints load if the architecture matches.
 
-The released code is a GraphGym model. The tables in this file have the names of its layers, stem and `san_graph` head as read in its source.
-The names of encoders are certain too; the names of the `default` and `inductive_node` heads are from memory of GraphGym. Theirs → ours:
+The released code is a GraphGym model. The tables in this file have the names of its layers, stem and `san_graph` head, read from its source.
+The names of encoders are certain too. The names of the `default` and `inductive_node` heads are from memory of GraphGym. Released name → our name:
 
     encoder.node_encoder.encoder.weight [types, d]       node_encoder.embedding.weight (TypeDictNode)
     encoder.node_encoder.encoder.{weight,bias} [d, F]    node_encoder.linear (LinearNode)
     encoder.node_encoder.atom_embedding_list.F.weight    node_encoder.embedding.weight, columns stacked (Atom)
     encoder.edge_encoder.…                               edge_encoder.… likewise (TypeDictEdge, LinearEdge, DummyEdge, Bond)
     post_mp.FC_layers.I                                  head.layers.2I, the last one behind a dropout
-    post_mp.layer_post_mp.model.…                        head.…, the linear maps in their order; not sure. Hidden layers are scaled to
-                                                         length 1 (head "graphgym")
+    post_mp.layer_post_mp.model.…                        head.…, the linear maps in their order; not certain. Hidden layers are scaled
+                                                         to length 1 (head "graphgym")
 
 Ignored: rrwp_rel_encoder.padding, a constant. Any other name that is not in the table is an error: nothing is dropped silently.
 
-The shapes tell everything (Aw's the attention heads) but the kinds of pooling, task and activation (GELU on PCQM4Mv2), which `convert` takes.
-The config that results has the code's five departures from the paper (`as_released`); a checkpoint trained
-after commit ee10422 of the released code (2024-12-08) has walks from the query: pass `transposed_rrwp=False`.
+All options follow from the shapes (the attention heads from Aw's shape), except the kinds of pooling, task and activation (GELU on PCQM4Mv2):
+`convert` takes these as arguments.
+The resulting config has the code's five departures from the paper (`as_released`). In a checkpoint trained
+after commit ee10422 of the released code (2024-12-08) walks start at the query: pass `transposed_rrwp=False`.
 """
 
 import re
@@ -54,7 +55,7 @@ _IGNORED = ("rrwp_rel_encoder.padding",)
 
 
 def as_released(config: GRITConfig) -> GRITConfig:
-    """The config with the published code's five departures from the paper, as published checkpoints need."""
+    """Returns the config with the published code's five departures from the paper, which published checkpoints require."""
     head = "graphgym" if config.head == "mlp" else config.head
     return replace(
         config, score_clamp=5.0, degree_scaler="before", transposed_rrwp=True, edge_query="target", head=head
@@ -62,9 +63,9 @@ def as_released(config: GRITConfig) -> GRITConfig:
 
 
 def convert(state: Mapping[str, Tensor], **options: Any) -> tuple[GRITConfig, dict[str, Tensor]]:
-    """(config, weights under our names) of a released state dict; `options` are fields of the config, such as task and pool.
+    """Returns (config, weights under our names) of a released state dict; `options` are fields of the config, such as task and pool.
 
-    Raises ValueError on a name that is not in the table and where a part is missing.
+    Raises ValueError on a name that is not in the table, and if a part is missing.
     """
     weights: dict[str, Tensor] = {}
     columns: dict[str, dict[int, Tensor]] = {"node": {}, "edge": {}}
@@ -91,7 +92,7 @@ def convert(state: Mapping[str, Tensor], **options: Any) -> tuple[GRITConfig, di
 
 
 def _name_encoder(part: str, columns: dict[int, Tensor], weights: dict[str, Tensor]) -> Features:
-    """Gives the encoder's tensors their names; returns the features that it reads."""
+    """Renames the encoder's tensors to our names; returns the features that the encoder reads."""
     weight = weights.pop(f"{part}_encoder.weight", None)
     bias = weights.pop(f"{part}_encoder.bias", None)
     if columns:
@@ -108,7 +109,7 @@ def _name_encoder(part: str, columns: dict[int, Tensor], weights: dict[str, Tens
 
 
 def _name_head(head: dict[tuple[str, str], list[Tensor]], weights: dict[str, Tensor]) -> dict[str, Any]:
-    """Names the head's linear maps, in the order of the state dict; returns the config's fields that follow from them."""
+    """Renames the head's linear maps, in the order of the state dict; returns the config's fields that follow from the maps."""
     if len(head) != 2:
         raise ValueError(
             "expected one head, of FC_layers or layer_post_mp, with weights and biases, found none or another"

@@ -1,4 +1,4 @@
-"""GraphSAGE, GCN and GAT with the recipe of "Classic GNNs are Strong Baselines" (arXiv:2406.08993): local layers alone.
+"""Implements GraphSAGE, GCN and GAT with the recipe of "Classic GNNs are Strong Baselines" (arXiv:2406.08993): only local layers.
 
     H ← L(H) = Drop(ReLU(Norm(Conv(H) + Res(H))))     L times, H = Drop(X) at first; models/operators/local_blocks.py
     Y = Linear(H) at the roots
@@ -17,7 +17,7 @@ from graphmill.models.primitives.graphs import Graphs
 
 
 class MessagePassing(nn.Module):
-    """GraphSAGE, GCN or GAT over packed graphs; see the module's docstring."""
+    """Applies GraphSAGE, GCN or GAT to packed graphs; see the module's docstring."""
 
     def __init__(self, config: MessagePassingConfig) -> None:
         super().__init__()
@@ -30,9 +30,9 @@ class MessagePassing(nn.Module):
         self.head = nn.Linear(config.width, config.out_dim)
 
     def forward(self, graphs: Graphs | ShardedGraph, *, epoch: int = 0) -> Tensor:
-        """Returns [r, out_dim], the predictions of the roots (of all n nodes without roots). Raises ValueError for other features.
+        """Returns [r, out_dim], the predictions of the roots (without roots: of all n nodes). Raises ValueError if features do not fit the config.
 
-        On a graph that is spread over workers, dropout's masks follow from the seed, the epoch and the row numbers, as in GECO.
+        On a graph that is spread over workers, dropout's masks are a function of the seed, the epoch and the row indices, as in GECO.
         """
         if graphs.x is None or graphs.x.shape[1] != self.config.in_dim:
             got = "none" if graphs.x is None else graphs.x.shape[1]

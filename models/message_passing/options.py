@@ -18,13 +18,13 @@ class MessagePassingConfig:
     in_dim: Count = 1
     out_dim: Count = 1
     edge_dim: Size = 0
-    """Features of an edge, which every layer reads; 0: none."""
+    """Columns of an edge's features; every layer reads them. 0: none."""
     width: Count = 128
     """Channels of a node's state."""
     num_layers: Count = 3
     """Layers, of one hop each."""
     residual: Literal["none", "identity", "linear"] = "linear"
-    """Added to each convolution: nothing, the layer's input (if it has the width), or a linear map of it."""
+    """Term added to each convolution: nothing, the layer's input (if the input has the layer's width), or a linear map of the input."""
     norm: Literal["none", "layer", "batch"] = "batch"
     """After each convolution."""
     dropout: Share = 0.5

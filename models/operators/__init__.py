@@ -1,1 +1,1 @@
-"""Attentions, convolutions and local blocks: what layers are made of. Imports: models.primitives, .options."""
+"""Has attentions, convolutions and local blocks, the parts of layers. Imports: models.primitives, .options."""

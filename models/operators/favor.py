@@ -1,20 +1,20 @@
-"""Performer's FAVOR+: softmax attention in O(T) time and memory by positive random features (arXiv:2009.14794).
+"""Implements Performer's FAVOR+: softmax attention in O(T) time and memory by positive random features (arXiv:2009.14794).
 
     exp(q·k/√d) = E_w[φ(q)·φ(k)],   φ(x) = r^-½ exp(W x' - |x'|²/2),   x' = x d^-¼,   rows of W ~ N(0, I)
     out = φ(Q) (φ(K)ᵀ V) / (φ(Q) φ(K)ᵀ 1)
 
-W's rows are orthogonal in blocks of d, drawn uniformly (QR's columns times sign(diag R): LAPACK's own signs bias the estimator
-by 15 %) and as long as independent Gaussian rows are (rows all of length √d bias it too).
+W's rows are orthogonal in blocks of d rows. The blocks are drawn uniformly: QR's columns times sign(diag R), because LAPACK's own signs
+bias the estimator by 15 %. The rows get the lengths of independent Gaussian rows, because rows all of length √d bias the estimator too.
 
-Exponents are shifted before exp so that the largest is 0: per query, and per (graph, head) over all real keys, padding left out.
-The shifts cancel in the quotient where `epsilon` is 0. `epsilon` is added to each shifted exponential, as Performer's code does
-(1e-4 there): every token then gives every other some weight, and outputs change by about 1e-2.
+Exponents are shifted before exp so that the largest is 0: per query, and per (graph, head) over all real keys without padding.
+The shifts cancel in the quotient if `epsilon` is 0. `epsilon` is added to each shifted exponential, as in Performer's code
+(1e-4 there): every token then gives some weight to every other token, and outputs change by about 1e-2.
 
-`released` takes the shifts of Performer's code, which its trained models need: the largest W x' instead of the largest exponent, over padding's
-keys too. The largest exponential is then at most e^(-|x'|²/2), so for long queries `epsilon` outweighs it and attention tends to the plain
-mean of the values: the estimate of softmax attention is worse.
+`released` uses the shifts of Performer's code, which its trained models require: the largest W x' instead of the largest exponent, also over
+the padding's keys. The largest exponential is then at most e^(-|x'|²/2). For long queries `epsilon` is larger than this bound, and attention
+tends to the plain mean of the values, so the estimate of softmax attention is worse.
 
-Features are float32 (float64 for float64 input) also under bf16 autocast: rounding an exponent of 20 to 8 bits would move the
+Features are float32 (float64 for float64 input) also under bf16 autocast, because rounding an exponent of 20 to 8 bits would change the
 feature by 8 %.
 
 Legend: B graphs, H heads, T tokens, D head width, R features, E value width.
@@ -32,16 +32,16 @@ CHUNK_TOKENS = 16384
 
 
 def default_num_features(head_width: int) -> int:
-    """⌊D ln D⌋, at least 1: Performer's choice (76 for D = 24)."""
+    """Returns ⌊D ln D⌋, at least 1, which is Performer's choice (76 for D = 24)."""
     return max(1, int(head_width * math.log(head_width)))
 
 
 def draw_projection(
     num_features: int, head_width: int, generator: torch.Generator, dtype: torch.dtype = torch.float32
 ) -> Tensor:
-    """W [R, D]: each block of D rows is a uniform (Haar) orthogonal matrix, its rows stretched to lengths of Gaussian rows.
+    """Returns W [R, D]: each block of D rows is a uniform (Haar) orthogonal matrix whose rows are scaled to the lengths of Gaussian rows.
 
-    `generator` is a CPU one: a draw is the same whatever device the model is on.
+    `generator` is a CPU generator, so the model's device does not change a draw.
     """
     blocks = -(-num_features // head_width)
     gauss = torch.randn(blocks, head_width, head_width, dtype=torch.float64, generator=generator)
@@ -69,16 +69,16 @@ def half_square(x_BHTD: Tensor) -> Tensor:
 
 
 class KeySummary(NamedTuple):
-    """Sums over tokens, which are all that attention needs of keys and values; sums over parts of the tokens can be added."""
+    """Holds the sums over tokens; attention needs nothing else from keys and values. Sums over parts of the tokens can be added."""
 
     values_BHRE: Tensor  # φ(K)ᵀ V
     weight_BHR: Tensor  # φ(K)ᵀ 1
 
 
 def key_peak(k_BHTD: Tensor, projection_RD: Tensor, mask_BT: Tensor | None, released: bool = False) -> Tensor:
-    """[B, H, 1, 1]: the largest exponent of the real keys, -∞ without any. Takes no gradient.
+    """Returns [B, H, 1, 1]: the largest exponent of the real keys, -∞ without real keys. Takes no gradient.
 
-    `released`: the largest W k', of padding too.
+    `released`: the largest W k', padding included.
     """
     with torch.no_grad():
         dtype = torch.float64 if k_BHTD.dtype == torch.float64 else torch.float32
@@ -96,10 +96,10 @@ def key_peak(k_BHTD: Tensor, projection_RD: Tensor, mask_BT: Tensor | None, rele
 def summarise_keys(
     k_BHTD: Tensor, v_BHTE: Tensor, projection_RD: Tensor, shift_BH11: Tensor, mask_BT: Tensor | None, epsilon: float
 ) -> KeySummary:
-    """φ(K)ᵀ V and φ(K)ᵀ 1 over the real keys, with exponents lowered by `shift`."""
+    """Returns φ(K)ᵀ V and φ(K)ᵀ 1 over the real keys, with exponents lowered by `shift`."""
     exponent = exponents(k_BHTD, projection_RD) - shift_BH11
     if mask_BT is not None:
-        # The exponent is masked first: a masked key can have any size, and 0 · exp(…) = NaN where exp overflows.
+        # The exponent is masked before exp, because a masked key can have any size and 0 · exp(…) is NaN if exp overflows.
         exponent = exponent.masked_fill(~mask_BT[:, None, :, None], 0)
     phi_BHTR = exponent.exp() + epsilon
     if mask_BT is not None:
@@ -136,15 +136,15 @@ def favor_attention(
     released: bool = False,
     keys: "KeyLayout | None" = None,
 ) -> Tensor:
-    """Softmax attention, estimated: [B, H, T, E]. `mask_BT` is True where a key is real; queries are never masked. `keys`: how keys are
-    spread over processes; None: all are here.
+    """Estimates softmax attention: [B, H, T, E]. `mask_BT` is True for real keys; queries are never masked. `keys` defines how keys are
+    spread over processes; None: all keys are in this process.
 
-    Above CHUNK_TOKENS tokens, features live for one chunk at a time and are computed again in the backward pass: memory in addition to
-    the inputs and the output is O(CHUNK_TOKENS · R), time still O(T · R · (D + E)).
+    Above CHUNK_TOKENS tokens, only one chunk's features exist at a time, and the backward pass computes the features again. Memory in
+    addition to the inputs and the output is then O(CHUNK_TOKENS · R); time is still O(T · R · (D + E)).
     """
     peak = key_peak(k_BHTD, projection_RD, mask_BT, released)
     peak = peak if keys is None else keys.max(peak)
-    shift = peak.masked_fill(peak == -math.inf, 0)  # takes no gradient: it cancels
+    shift = peak.masked_fill(peak == -math.inf, 0)  # takes no gradient, because the shift cancels
 
     def summarise(k_BHTD: Tensor, v_BHTE: Tensor, mask_BT: Tensor | None) -> KeySummary:
         return sum_keys(k_BHTD, v_BHTE, projection_RD, shift, mask_BT, epsilon)
@@ -160,21 +160,21 @@ class KeySums(Protocol):
 
 
 class KeyLayout(Protocol):
-    """How the keys are spread over processes."""
+    """Describes how the keys are spread over processes."""
 
     def max(self, x: Tensor) -> Tensor:
-        """The largest over processes."""
+        """Returns the largest value over processes."""
         ...
 
     def sum(self, k_BHTD: Tensor, v_BHTE: Tensor, mask_BT: Tensor | None, summarise: KeySums) -> KeySummary:
-        """The sums over all keys, from those here."""
+        """Returns the sums over all keys, from the sums over this process's keys."""
         ...
 
 
 def sum_keys(
     k_BHTD: Tensor, v_BHTE: Tensor, projection_RD: Tensor, shift_BH11: Tensor, mask_BT: Tensor | None, epsilon: float
 ) -> KeySummary:
-    """`summarise_keys`, by chunks if there are many keys."""
+    """Calls `summarise_keys`, in chunks if there are many keys."""
     if k_BHTD.shape[2] <= CHUNK_TOKENS:
         return summarise_keys(k_BHTD, v_BHTE, projection_RD, shift_BH11, mask_BT, epsilon)
     sums: KeySummary | None = None
@@ -188,7 +188,7 @@ def sum_keys(
 def map_queries(
     q_BHTD: Tensor, projection_RD: Tensor, summary: KeySummary, epsilon: float, released: bool = False
 ) -> Tensor:
-    """`read_summary`, by chunks if there are many queries."""
+    """Calls `read_summary`, in chunks if there are many queries."""
     if q_BHTD.shape[2] <= CHUNK_TOKENS:
         return read_summary(q_BHTD, projection_RD, summary, epsilon, released)
     parts = [_recomputed(read_summary, q, projection_RD, summary, epsilon, released) for q, _ in _chunks(q_BHTD, None)]
@@ -196,7 +196,7 @@ def map_queries(
 
 
 def _chunks(x_BHTD: Tensor, mask_BT: Tensor | None) -> list[tuple[Tensor, Tensor | None]]:
-    # `split`, not slices: the gradient of each slice would be a tensor of all T tokens, together quadratic in T.
+    # `split` is used because the gradient of each slice would be a tensor of all T tokens, which is quadratic in T for all slices together.
     parts = x_BHTD.split(CHUNK_TOKENS, dim=2) if x_BHTD.shape[2] else ()  # a worker may hold no token
     masks = [None] * len(parts) if mask_BT is None else mask_BT.split(CHUNK_TOKENS, dim=1)
     return list(zip(parts, masks, strict=True))
@@ -209,11 +209,11 @@ def _recomputed(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 class FavorAttention(nn.Module):
-    """FAVOR+ with a projection W that all heads share and that training draws anew every `redraw_interval` calls.
+    """Is FAVOR+ with a projection W that all heads share. Training draws W anew every `redraw_interval` calls.
 
-    W is a function of (seed, calls // redraw_interval) alone, so data-parallel workers and a resumed run draw the same
-    ones. W and the number of calls are buffers: both are in the state dict. `redraw_interval` 0 keeps the first W.
-    Do not use it under activation checkpointing, which would count each call twice (long inputs are recomputed by chunks anyway).
+    W is a function of only (seed, calls // redraw_interval), so data-parallel workers and a resumed run draw the same
+    W. W and the number of calls are buffers: both are in the state dict. `redraw_interval` 0 keeps the first W.
+    Do not use this module under activation checkpointing, which would count each call twice (long inputs are recomputed in chunks anyway).
     """
 
     def __init__(
@@ -235,7 +235,7 @@ class FavorAttention(nn.Module):
         self.num_calls: Tensor
         self.register_buffer("projection_RD", self._draw(0))
         self.register_buffer("num_calls", torch.zeros((), dtype=torch.int64))
-        # The same number without a wait for the device; None after a load.
+        # Copy of `num_calls` on the host, read without a wait for the device; None after a load.
         self._calls: int | None = 0
         self.register_load_state_dict_post_hook(_forget_calls)
 
@@ -258,7 +258,7 @@ class FavorAttention(nn.Module):
     def _count_call(self) -> None:
         calls = int(self.num_calls) if self._calls is None else self._calls
         if calls and calls % self.redraw_interval == 0:
-            # Not in place: a graph recorded by an earlier call may still need the old one.
+            # W is replaced, not changed in place: an earlier call's autograd graph may still need the old W.
             self.projection_RD = self._draw(calls // self.redraw_interval).to(self.projection_RD)
         self.num_calls += 1
         self._calls = calls + 1
