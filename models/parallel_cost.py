@@ -1,7 +1,7 @@
-"""Formulas for a training step over workers: bytes sent by a worker, and memory of a worker.
+"""Defines formulas for a training step over workers: bytes that a worker sends, and memory of a worker.
 
-The formulas are GECO's. GCN, GraphSAGE and GAT count as a GECO of local layers alone; layers of a typed graph count as GraphSAGE's over features as
-wide as the widest type's. N nodes, E edges, W workers, D width, K order, L layers, h hops; n = N / W rows and D / W channels of a worker.
+The formulas are GECO's. GCN, GraphSAGE and GAT count as a GECO with only local layers. Layers of a typed graph count as GraphSAGE's; all features
+count with the width of the widest type. N nodes, E edges, W workers, D width, K order, L layers, h hops; n = N / W rows and D / W channels of a worker.
 """
 
 from functools import cache
@@ -16,11 +16,11 @@ from graphmill.models.parallel.shards import Shards
 from graphmill.models.relational.options import RelationalConfig
 
 ParallelConfig = GECOConfig | MessagePassingConfig | RelationalConfig
-"""Configs of the models that can train with their graph spread over workers."""
+"""Configs of the models that can train while the graph is spread over workers."""
 
 
 def as_geco(config: ParallelConfig) -> GECOConfig:
-    """The GECO with the same layers."""
+    """Returns the config of a GECO with the same layers."""
     if isinstance(config, GECOConfig):
         return config
     if isinstance(config, RelationalConfig):
@@ -46,11 +46,11 @@ def sent_bytes(
     symmetric: bool = False,
     element_size: int = 4,
 ) -> dict[str, int]:
-    """Bytes that a worker sends to its peers in one forward and backward pass, by kind, the sum of gradients included.
+    """Returns the bytes that a worker sends to its peers in one forward and backward pass, by kind, with the sum of gradients.
 
     sequences: L · 2 · [(K + 1) n (D - D/W) + (N - n) D/W], about L · 2 (K + 2) N D (W - 1) / W², for L global layers.
-    halo: the channels that all layers propagate (the paper's: L · h · D) for each row, forward and back; on a symmetric graph the same
-    rows are sent both ways, but for GAT. sums: of batch norms. With `recompute` the forward exchanges happen twice.
+    halo: for each halo row the channels that all layers propagate (the paper's layers: L · h · D), forward and backward. On a symmetric graph
+    both passes send the same rows, except with GAT. sums: of batch norms. With `recompute` the forward exchanges happen twice.
     """
     config = as_geco(config)
     channels = Shards.even(config.width, rows.num_workers).sizes[rank]
@@ -72,8 +72,8 @@ def sent_bytes(
 
 
 def _norm_bytes(config: GECOConfig, rows: Shards, rank: int, element_size: int) -> int:
-    """Bytes of batch norm's mean and variance over all rows: sums of the blocks of rows here, and back the gradient of each, summed by a ring.
-    The paper's layer has two norms, a local layer one."""
+    """Returns the bytes for batch norm's mean and variance over all rows. Forward sends the sums of this worker's blocks of rows; backward sums the
+    gradient of each moment by a ring. The paper's layer has two norms, a local layer has one norm."""
     if config.local.norm != "batch":
         return 0
     num_norms = config.num_layers * (2 if config.local.is_paper else 1)
@@ -83,40 +83,40 @@ def _norm_bytes(config: GECOConfig, rows: Shards, rank: int, element_size: int) 
 
 
 def _halo_channels(config: GECOConfig) -> tuple[int, int]:
-    """Channels of a row that one forward pass sends: (for sums ÂX, for attention over edges)."""
+    """Returns the channels of a row that one forward pass sends: (for sums ÂX, for attention over edges)."""
     local, width = config.local, config.width
     lcb = config.hops * width
     layer = {"lcb": lcb, "appnp": local.steps * width}.get(local.block, width)
     if local.is_paper and local.block != "gat":
         return config.num_layers * layer, 0
     top = local.top_layers * lcb if local.join == "top" else 0
-    if local.block == "gat":  # the rows, and each head's part of the logits
+    if local.block == "gat":  # the rows, and one logit term per head
         return top, config.num_layers * (layer + local.num_heads)
     first = config.hops * (config.in_dim + config.encoding_dim) if local.block == "lcb" else layer
     return first + (config.num_layers - 1) * layer + top, 0
 
 
 def training_bytes(config: ParallelConfig, num_nodes: int, num_edges: int, num_workers: int) -> int:
-    """About the most memory that one worker's shard takes while training in float32, beyond the process itself."""
+    """Estimates the peak memory of one worker's shard during training in float32, in addition to the process itself."""
     config = as_geco(config)
     k, h = config.order, config.hops
-    # Kept per node and layer for the backward pass: [X, ÂX, …], gates and V, five D-wide inputs of norms, FFN and activation, and
+    # Each layer keeps for the backward pass, per node: [X, ÂX, …], gates and V, five D-wide inputs of norms, FFN and activation, and
     # three masks of dropout.
     kept = (h + 1) + (k + 1) + 5 + (3 if config.dropout else 0)
     if (
         not config.local.is_paper or config.local.block != "lcb"
     ):  # the convolution's result, its residual, norm and dropout
         kept += 4
-    # In addition at the peak of the backward pass: the gates' gradient, in the order π, before and after it is sent; a chunk's transforms.
+    # The peak of the backward pass adds the gates' gradient (in the order π, before and after the exchange) and a chunk's transforms.
     passing = 3 * (k + 1) + 3
     count = config.num_layers + (config.local.top_layers if config.local.join == "top" else 0)
     if _is_local(config):
-        # Inputs of the layer, its norm and its ReLU, and the mask of dropout; for GAT also W h and the sums before and after the division.
+        # Inputs of the layer, of its norm and of its ReLU, and dropout's mask; for GAT also W h and the sums before and after the division.
         kept, passing = 4 + (3 if config.local.block == "gat" else 0), 4
     layers = count + kept if config.recompute else count * kept
     at_once = 1 if config.recompute else config.num_layers
-    attention = 2 * _attention_bytes(config, num_nodes, num_edges, num_workers) * at_once  # as many again at the peak
-    # Six copies of the parameters: weights, gradients, two moments, best weights, the exchange.
+    attention = 2 * _attention_bytes(config, num_nodes, num_edges, num_workers) * at_once  # the peak has them twice
+    # Six copies of the parameters: weights, gradients, two moments, best weights, the buffer of the exchange.
     return attention + _shard_bytes(config, num_nodes, num_edges, num_workers, config.width * (layers + passing), 6)
 
 
@@ -126,7 +126,7 @@ def _is_local(config: GECOConfig) -> bool:
 
 
 def _attention_bytes(config: GECOConfig, num_nodes: int, num_edges: int, num_workers: int) -> int:
-    """Bytes of a GAT layer: logits, their LeakyReLU and the weights of each head for every edge, and with several workers the halo's rows."""
+    """Returns the bytes of a GAT layer: each head's logit, LeakyReLU and weight for every edge, and, with several workers, the halo's rows."""
     if config.local.block != "gat":
         return 0
     halo = 4 * config.width * num_nodes * (num_workers > 1)
@@ -134,9 +134,9 @@ def _attention_bytes(config: GECOConfig, num_nodes: int, num_edges: int, num_wor
 
 
 def inference_bytes(config: ParallelConfig, num_nodes: int, num_edges: int, num_workers: int) -> int:
-    """`training_bytes` for a forward pass without gradients, which keeps nothing of a finished layer."""
+    """Estimates like `training_bytes`, but for a forward pass without gradients, which keeps nothing of a finished layer."""
     config = as_geco(config)
-    # [X, ÂX, …]; gates and V as rows, as they are sent and received, and as sequences; the layer's input and output, and the layers' sum.
+    # [X, ÂX, …]; gates and V as rows, in send and receive buffers, and as sequences; the layer's input and output, and the layers' sum.
     passing = (config.hops + 1) + (3 + (num_workers > 1)) * (config.order + 1) + 6
     if _is_local(config):  # the layer's input and output, the convolution's result, its residual; for GAT also W h
         passing = 6
@@ -147,16 +147,16 @@ def inference_bytes(config: ParallelConfig, num_nodes: int, num_edges: int, num_
 def _shard_bytes(
     config: GECOConfig, num_nodes: int, num_edges: int, num_workers: int, row_numbers: int, copies: int
 ) -> int:
-    """`row_numbers`: float32 numbers for each row of the shard, in addition to its input; `copies` of the parameters."""
+    """`row_numbers`: float32 numbers for each row of the shard, in addition to the row's input; `copies`: copies of the parameters."""
     d, k = config.width, config.order
     rows = -(-num_nodes // num_workers)
     numbers = row_numbers + 4 * (config.in_dim + config.encoding_dim)
-    # For all N nodes on every worker: the order and its inverse during the sort, ids, the filters' features and their gradient, and
-    # rows of a halo that may be the whole graph.
+    # Every worker holds for all N nodes: the order and its inverse during the sort, ids, the filters' features and their gradient, and
+    # the halo's rows, because the halo may be the whole graph.
     replicated = 96 + 8 * config.filter.inner_width + 4 * d * (num_workers > 1)
     parameters = copies * 4 * num_parameters(config)
     if _is_local(config):
-        replicated = 24 + 4 * d * (num_workers > 1)  # of the plan, and the halo's rows
+        replicated = 24 + 4 * d * (num_workers > 1)  # the halo's plan and rows
     else:
         parameters += max(min(CHUNK_BYTES, 2 * rows * (k + 1) * d), channel_bytes(k + 1, num_nodes))
     return 4 * rows * numbers + 12 * -(-num_edges // num_workers) + replicated * num_nodes + parameters
@@ -164,6 +164,6 @@ def _shard_bytes(
 
 @cache
 def num_parameters(config: GECOConfig) -> int:
-    """Number of parameters of `GECO(config)`, built without memory."""
+    """Returns the number of parameters of `GECO(config)`, which is built without memory."""
     with torch.device("meta"):
         return sum(parameter.numel() for parameter in GECO(config).parameters())

@@ -1,7 +1,7 @@
 """Implicit convolution filters: an FFN from a position in the order to the filter's value there.
 
-The recipe is Hyena's (arXiv 2302.10866, section 3.3, and its public code) without its exponential decay window:
-the decay favours near positions, and distances between GECO's positions have no meaning. Shapes: N positions, K filters per layer, D
+The recipe is Hyena's (arXiv 2302.10866, section 3.3, and the public code) without the exponential decay window. The window
+favours near positions, but distances between GECO's positions have no meaning. Shapes: N positions, K filters per layer, D
 channels, C code features, I inner width.
 """
 
@@ -29,7 +29,7 @@ class Sine(nn.Module):
 
 
 class ImplicitFilter(nn.Module):
-    """The K filters of one layer as an FFN of the position: `forward(N)` returns [K, D, N]."""
+    """Computes the K filters of one layer by an FFN of the position: `forward(N)` returns [K, D, N]."""
 
     def __init__(self, config: FilterConfig, num_filters: int, width: int) -> None:
         super().__init__()
@@ -56,9 +56,9 @@ class ImplicitFilter(nn.Module):
             return self._scaled(filter_KDN, num_positions)
 
     def factors(self, num_positions: int) -> tuple[Tensor, Tensor]:
-        """Returns A [K, D, I] and Z [I, N] with `forward(N)` = A Z, scale included: see `graphmill.models.operators.gated_convolution`.
+        """Returns A [K, D, I] and Z [I, N] with `forward(N)` = A Z, scale included; see `graphmill.models.operators.gated_convolution`.
 
-        The FFN's inner activations are never kept: they exist for a block of positions at a time, forward and backward.
+        The FFN's inner activations are never kept: forward and backward compute them for one block of positions at a time.
         """
         weight_KDI = self._scaled(self.out.weight.view(self.num_filters, self.width, -1), num_positions)
         stages = [layer for layer in self.inner if isinstance(layer, nn.Linear | Sine)]
@@ -73,7 +73,7 @@ class ImplicitFilter(nn.Module):
         return values / (length if self.config.scale == "length" else math.sqrt(length))
 
     def at(self, position_T: Tensor, length_T: Tensor) -> Tensor:
-        """Returns [T, K·D]: the filters at each position of a sequence of that length; `forward(N)` for T pairs of any N."""
+        """Returns [T, K·D]: the filters' values for T pairs of a position and a sequence length (the values that `forward(length)` has there)."""
         weight = self.out.weight
         with torch.autocast(weight.device.type, enabled=False):
             code_TC = positional_code_at(position_T, length_T, self.config.bands, self.config.symmetric, weight.dtype)
@@ -87,7 +87,7 @@ class ImplicitFilter(nn.Module):
 class _Features(torch.autograd.Function):
     """Z [I, N] = sin(ω ⊙ (W sin(… (W code + b)) + b)) by blocks of positions, from (W, b, ω) of each stage in turn.
 
-    The backward pass computes a block's activations again: keeping them would take 3 (stages) I numbers per position.
+    The backward pass computes a block's activations again, because keeping the activations would take 3 (stages) I numbers per position.
     """
 
     @staticmethod
@@ -132,7 +132,7 @@ def _stages(parameters: Sequence[Tensor]) -> list[tuple[Tensor, Tensor, Tensor]]
 
 
 def _code_blocks(num_positions: int, config: FilterConfig, like: Tensor) -> Iterator[tuple[slice, Tensor]]:
-    """Blocks of positions and their codes [2·bands + 1, P]; on a CPU a block's activations stay in the cache."""
+    """Yields blocks of positions and their codes [2·bands + 1, P]. A block is so small that on a CPU its activations stay in the cache."""
     size = 1 << (18 if like.is_cuda else 13)
     length = torch.tensor([num_positions], device=like.device)
     for start in range(0, num_positions, size):
@@ -146,7 +146,7 @@ def positional_code(
 ) -> Tensor:
     """Returns [N, 2·bands + 1]: t in [0, 1], then cos and -sin of 2π f n / N for f evenly from 1e-4 to bands - 1.
 
-    As in Hyena's public code, including the lowest frequency of 1e-4 rather than 0. `symmetric`: n is the distance min(n, N - n) on the circle.
+    Like Hyena's public code, the lowest frequency is 1e-4 and not 0. `symmetric`: n is replaced by the distance min(n, N - n) on the circle.
     """
     if symmetric:
         position_N = torch.arange(num_positions, device=device)
@@ -175,7 +175,7 @@ def chain_gates(
     skip_KD: Tensor | None,
     convolve: Callable[[Tensor, Tensor], Tensor],
 ) -> Tensor:
-    """V ← P_i ⊙ (F_i ⊛ V + s_i ⊙ V) for i = 1 … K, [..., D, N]; `p` [..., K + 1, D, N] has the gates first and V last, `convolve` is ⊛."""
+    """Computes V ← P_i ⊙ (F_i ⊛ V + s_i ⊙ V) for i = 1 … K, [..., D, N]; `p` [..., K + 1, D, N] has the gates first and V last, `convolve` is ⊛."""
     v = p[..., len(filter_K), :, :]
     for i in range(len(filter_K)):
         convolved = convolve(filter_K[i], v)
@@ -188,8 +188,8 @@ def chain_gates(
 def circular_convolve(filter_DN: Tensor, signal_DN: Tensor) -> Tensor:
     """Returns y [D, N] with y_t = Σ_s filter_{(t-s) mod N} · signal_s, exactly of length N, in at least float32.
 
-    Transforms are of length N or, where that has large prime factors, of a longer one that gives the same (`graphmill.models.primitives.transform_length`).
-    The last axis is the transformed one and should be contiguous (2.5 times faster on a CPU than along the first axis).
+    Transforms have length N or, if N has large prime factors, a greater length with the same result (`graphmill.models.primitives.transform_length`).
+    The last axis is transformed and should be contiguous (2.5 times faster on a CPU than along the first axis).
     O(D N log N) for any N, primes included. Differentiable once.
     """
     if signal_DN.numel() == 0:
@@ -201,9 +201,9 @@ def circular_convolve(filter_DN: Tensor, signal_DN: Tensor) -> Tensor:
 
 
 class _CircularConvolution(torch.autograd.Function):
-    """The convolution with its gradients as correlations, which are real transforms again.
+    """Computes the convolution, and its gradients as correlations, which again need only real transforms.
 
-    Autograd's own gradient of rfft is a full complex transform of a zero-padded spectrum, about twice the time.
+    Autograd's own gradient of rfft is a full complex transform of a zero-padded spectrum and takes about twice the time.
     """
 
     @staticmethod

@@ -1,21 +1,21 @@
-"""GECO's chain of gated circular convolutions as one differentiable operator, with fewer transforms and little kept memory.
+"""Implements GECO's chain of gated circular convolutions as one differentiable operator, with fewer transforms and less kept memory.
 
     P₁, …, P_K, V = split(H W + b);   V ← P_i ⊙ (F_i ⊛ V + s_i ⊙ V) for i = 1 … K     (arXiv 2406.12059, and Hyena's optional skip s)
 
 The operator is the circular convolution of length N, exact up to rounding. It is fast and small because:
 
-- Filters enter as factors F_i = A_i Z: Z [I, N] are the features that the filter FFN ends with, A_i [D, I] its last linear map. The
-  transform is linear, so A_i rfft(Z) is F_i's spectrum: I transforms instead of K·D, and the gradient needs I as well.
-- Gradients are correlations, which are real transforms; autograd's own gradient of rfft is a full complex one, twice the work.
+- Filters are passed as factors F_i = A_i Z: Z [I, N] is the input of the filter FFN's last linear map, and A_i [D, I] is this map. The
+  transform is linear, so A_i rfft(Z) is F_i's spectrum. This takes I transforms instead of K·D; the gradient takes I transforms too.
+- Gradients are correlations, computed by real transforms; autograd's own gradient of rfft is a full complex transform, twice the work.
 - Between forward and backward only H, the convolutions F_i ⊛ V and Z's spectrum are kept (C + K·D + I·L/N numbers a node); gates,
   filters and every other spectrum are computed again.
-- Channels go through in chunks, so complex intermediates exist for a chunk only and stay in the cache where they fit.
+- Channels are processed in chunks, so complex intermediates exist for one chunk only and stay in the cache if they fit.
 - A transform is several times slower if its length N has large prime factors. For such N, signals are padded with zeros to a fast length
-  L ≥ 2N - 1 and the filter's features are repeated periodically over the lags -(N-1) … N-1, so that the first N places hold the
+  L ≥ 2N - 1 and the filter's features are repeated periodically over the lags -(N-1) … N-1. The first N positions then hold the
   circular convolution of length N: the same operator, no approximation (`graphmill.models.primitives.transform_length`).
 
 Transforms run in float32 at least; with bfloat16 gates (autocast) H, the kept convolutions and the result are in bfloat16. float16 cannot
-hold a sum over many nodes: everything is float32 then.
+hold a sum over many nodes, so everything is float32 then.
 
 Shapes: N nodes in the order π, C input channels, D width, K order, I features, L transform length, M = L // 2 + 1 frequencies.
 """
@@ -28,12 +28,12 @@ from torch.autograd.function import once_differentiable
 
 from graphmill.models.primitives.transform_length import fold_lags, repeat_lags, transform_length
 
-# Bytes that a chunk's intermediates may take by default: (least, most). Below the least, calls would cost more than the work. If an eighth of
-# the tensors kept for the gradient is more than the most, a chunk may take that. Every product of a chunk reads the features' spectrum anew, so
-# with few channels in a chunk the processor waits for memory.
+# Bytes that a chunk's intermediates may take by default: (minimum, maximum). Below the minimum, calls would cost more than the work. If an eighth
+# of the tensors kept for the gradient exceeds the maximum, a chunk may take this eighth: every product of a chunk reads the features' spectrum
+# anew, so with few channels in a chunk the processor waits for memory.
 _CHUNK_CPU = (16 << 20, 256 << 20)
 _CHUNK_CUDA = (256 << 20, 2 << 30)
-_CHANNELS = 16  # of a chunk, where they fit; a width above 64 has chunks of a quarter of it
+_CHANNELS = 16  # per chunk, if they fit; with a width above 64 a quarter of the width
 
 
 def gated_convolve(
@@ -48,14 +48,14 @@ def gated_convolve(
 ) -> Tensor:
     """Returns [N, D]: the module's equation for rows in the order π; E = (K + 1) D, gates first and V last.
 
-    `chunk_bytes` bounds the intermediates of the channels that go through at once (None: by device and size); at least one does.
+    `chunk_bytes` bounds the intermediates of the channels in one chunk (None: by device and size); a chunk has at least one channel.
     O(D N log N + N C E) time. Differentiable once.
     """
     device = h_NC.device.type
     if torch.is_autocast_enabled(device):
         half = torch.get_autocast_dtype(device)
         h_NC, weight_EC, bias_E = h_NC.to(half), weight_EC.to(half), bias_E.to(half)
-    if h_NC.dtype == torch.float16:  # 65,504 at most: sums over all nodes pass it
+    if h_NC.dtype == torch.float16:  # float16 ends at 65,504, and sums over all nodes exceed it
         h_NC, weight_EC, bias_E = h_NC.float(), weight_EC.float(), bias_E.float()
     exact = torch.promote_types(torch.promote_types(h_NC.dtype, feature_IN.dtype), torch.float32)
     filter_KDI, feature_IN = filter_KDI.to(exact), feature_IN.to(exact)
@@ -101,10 +101,10 @@ class _GatedConvolution(torch.autograd.Function):
             p_GcN = p_GDN[:, chunk].add_(bias_E.view(order + 1, width, 1)[:, chunk])
             skip_Kc = None if skip_KD is None else skip_KD[:, chunk]
             convolve_gates_(p_GcN, filter_KDI[:, chunk], spectrum_IM, skip_Kc, ctx.length, kept if keep else None)
-        # In place the last gates became the result.
+        # The chain works in place, so the last gates now hold the result.
         y_ND = p_GDN[order - 1].t().contiguous()
         if keep:
-            # What the gradient needs of the features is the conjugate.
+            # The gradient needs only the conjugate of the features' spectrum.
             spectrum_IM = torch.conj_physical(spectrum_IM, out=spectrum_IM)
             ctx.save_for_backward(h_NC, weight_EC, bias_E, filter_KDI, skip_KD, spectrum_IM, *kept)
         return y_ND
@@ -113,7 +113,7 @@ class _GatedConvolution(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad_ND: Tensor) -> tuple[Tensor | None, ...]:
         h_NC, weight_EC, bias_E, filter_KDI, skip_KD, conjugate_IM, *kept = ctx.saved_tensors
-        # There is no second pass over this graph, so each tensor may be freed after its use.
+        # There is no second pass over this autograd graph, so each tensor may be freed after its use.
         ctx.maybe_clear_saved_tensors()
         order, width, _ = filter_KDI.shape
         num, length = h_NC.shape[0], ctx.length
@@ -130,22 +130,22 @@ class _GatedConvolution(torch.autograd.Function):
         for number, chunk in enumerate(_chunks(width, ctx)):
             p_GcN = p_GDN[:, chunk].add_(bias_E.view(order + 1, width, 1)[:, chunk])
             convolved = kept[number * order : (number + 1) * order]
-            # Time-domain inputs of each convolution; only their spectra are needed, and the signals themselves for the skip.
+            # Inputs of each convolution in the time domain. Only their spectra are needed; the skip needs the signals themselves too.
             signals = [p_GcN[order].to(exact)]
             signals += [(p_GcN[i] * convolved[i]).to(exact) for i in range(order - 1)]
             spectra = [torch.fft.rfft(signal, n=length) for signal in signals]
             grad_cN = grad_DN[chunk].contiguous()
             for i in reversed(range(order)):
                 inner_cN = (grad_cN * p_GcN[i]).to(exact)
-                torch.mul(grad_cN, convolved[i], out=p_GcN[i])  # the gates' gradient takes their place
+                torch.mul(grad_cN, convolved[i], out=p_GcN[i])  # the gates' gradient replaces the gates
                 inner_cM = torch.fft.rfft(inner_cN, n=length)
                 if grad_skip_KD is not None:
                     torch.sum(inner_cN * signals[i], dim=1, out=grad_skip_KD[i, chunk])
-                # The filter's: the spectrum of Σ_t g_t v_{t-l} is ĝ v̂*; its conjugate goes on, as Z's spectrum does.
+                # The filter's gradient: the spectrum of Σ_t g_t v_{t-l} is ĝ v̂*; its conjugate is used, like the conjugate of Z's spectrum.
                 product_cM = torch.conj_physical(inner_cM).mul_(spectra[i])
                 _add_outer(grad_spectrum_IM, filter_KDI[i, chunk], product_cM, length)
                 grad_filter_KDI[i, chunk] = _inner(product_cM, conjugate_IM, length)
-                # The signal's: Σ_t f_{t-s} g_t.
+                # The signal's gradient: Σ_t f_{t-s} g_t.
                 skip_c = None if skip_KD is None else skip_KD[i, chunk]
                 inner_cM *= _filter_spectrum(filter_KDI[i, chunk], conjugate_IM, skip_c, length)
                 grad_cN = _inverse(inner_cM, length, num).to(p_GDN.dtype)
@@ -168,12 +168,12 @@ class _GatedConvolution(torch.autograd.Function):
 
 
 def _project(h_NC: Tensor, weight_EC: Tensor, groups: int) -> Tensor:
-    """[G, D, N], without the bias: one product that writes the node axis contiguous, as the transforms want it."""
+    """Returns [G, D, N], without the bias, by one product that writes the node axis contiguous, which the transforms need."""
     return (weight_EC @ h_NC.t()).view(groups, -1, h_NC.shape[0])
 
 
 def _channel_bytes(length: int) -> int:
-    """Bytes of one channel's intermediates: backward holds about eight real arrays at once, spectra counted as one each."""
+    """Returns the bytes of one channel's intermediates: backward holds about eight real arrays at once (a spectrum counts as one array)."""
     return 8 * 4 * length
 
 
@@ -190,9 +190,9 @@ def convolve_gates_(
     length: int,
     kept: list[Tensor] | None = None,
 ) -> Tensor:
-    """The chain for c channels, gates and values in place: returns [c, N], in the memory of the last gates.
+    """Computes the chain for c channels in place: returns [c, N] in the memory of the last gates.
 
-    `spectrum_IM`: spectrum of the filters' features, repeated over the lags of a transform of this length. Appends the convolutions to `kept`.
+    `spectrum_IM`: spectrum of the filters' features, repeated over the lags of a transform of `length`. Appends the convolutions to `kept`.
     """
     order, num = filter_KcI.shape[0], p_GcN.shape[2]
     v_cN = p_GcN[order]
@@ -208,7 +208,7 @@ def convolve_gates_(
 
 
 def _filter_spectrum(filter_cI: Tensor, spectrum_IM: Tensor, skip_c: Tensor | None, length: int) -> Tensor:
-    """[c, M]: the filters' spectra divided by L, so that the inverse transform needs no scale."""
+    """Returns [c, M]: the filters' spectra divided by L, so that the inverse transform needs no scale."""
     real_c2M = (filter_cI / length) @ torch.view_as_real(spectrum_IM).flatten(1)
     filter_cM = torch.view_as_complex(real_c2M.view(filter_cI.shape[0], -1, 2))
     if skip_c is not None:  # a skip is a filter of one at lag 0, whose spectrum is constant
@@ -226,7 +226,7 @@ def _add_outer(sum_IM: Tensor, filter_cI: Tensor, product_cM: Tensor, length: in
 
 
 def _inner(product_cM: Tensor, conjugate_IM: Tensor, length: int) -> Tensor:
-    """[c, I]: Σ over lags of two real sequences, from their half spectra (Parseval): all but the ends count twice."""
+    """Returns [c, I]: Σ over lags of the products of two real sequences, from half spectra (Parseval): every frequency except the ends counts twice."""
     a_c2M, b_I2M = (torch.view_as_real(t).flatten(1) for t in (product_cM, conjugate_IM))
     total_cI = 2 * (a_c2M @ b_I2M.t()) - a_c2M[:, :1] @ b_I2M[:, :1].t()
     if length % 2 == 0:

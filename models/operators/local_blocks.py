@@ -1,4 +1,4 @@
-"""Local blocks: convolutions over a node's in-neighbors, the layer that "Classic GNNs are Strong Baselines" makes of them, and a gate.
+"""Implements local blocks: convolutions over a node's in-neighbors, the layer of "Classic GNNs are Strong Baselines" around them, and a gate.
 
     L(H) = Drop(ReLU(Norm(Conv(H) + Res(H))))              arXiv:2406.08993, equation 5
 
@@ -9,19 +9,19 @@
     APPNP      (arXiv:1810.05997)   Conv(H) = Z_K,   Z_0 = H W + b,   Z_k+1 = (1 − α) D̂^-½ (A + I) D̂^-½ Z_k + α Z_0
     GatedGCN   (arXiv:1711.07553)   Conv(H)_i = A h_i + Σ_{j → i} σ_ij ⊙ B h_j / (Σ_j σ_ij + 10⁻⁶),   σ_ij = sigmoid(D h_i + E h_j)
 
-With features e_ij of the edges (`edge_dim`), and a linear map U of them in each layer, without bias:
+With features e_ij of the edges (`edge_dim`), each layer has a linear map U of e_ij, without bias:
 
-    GraphSAGE  … + mean_{j → i} ReLU(W' h_j + U e_ij)      as GINE's messages (arXiv:1905.12265)
+    GraphSAGE  … + mean_{j → i} ReLU(W' h_j + U e_ij)      like GINE's messages (arXiv:1905.12265)
     GCN        Conv(H)_i = ReLU(W h_i) / d̂_i + Σ_{j → i} ReLU(W h_j + U e_ij) / √(d̂_i d̂_j) + b,   d̂ = in-degree + 1     OGB's for molecules (arXiv:2005.00687)
-    GAT        W h_j + U e_ij in place of W h_j in the sum, and + t·U e_ij in the LeakyReLU; of a node's attention to itself U e = 0
+    GAT        W h_j + U e_ij in place of W h_j in the sum, and + t·U e_ij in the LeakyReLU; U e = 0 in a node's attention to itself
     GatedGCN   σ_ij = sigmoid(D h_i + E h_j + U e_ij)
 
-The other blocks propagate by Â alone, which reads no features of edges.
+The other blocks propagate only by Â, which reads no features of edges.
 
-An edge of weight w counts as w parallel edges, in every block: each sum over j → i has a factor w_ij, and d̂ is 1 + the sum of the in-edges' weights.
+In every block an edge of weight w counts as w parallel edges: each sum over j → i has a factor w_ij, and d̂ is 1 + the sum of the in-edges' weights.
 
-The baselines (models/message_passing/network.py) are these layers alone. A global block is joined by a gate, L(H) + g ⊙ Global(L(H)), or
-follows them. Sums run over sorted lists, without atomics.
+The baselines (models/message_passing/network.py) consist only of these layers. A global block is joined by a gate, L(H) + g ⊙ Global(L(H)),
+or follows the local layers. Sums run over sorted lists, without atomics.
 
 Shapes: n nodes, E edges, F input channels, P features of an edge, D width, K heads of C = D / K channels.
 """
@@ -42,7 +42,7 @@ from graphmill.models.primitives.segments import Grouping
 
 
 class EdgeLists(Propagation, Protocol):
-    """A propagation that also lists the edges, for blocks that weigh each of them."""
+    """Is a propagation that also lists the edges, for blocks that weight each edge."""
 
     @property
     def by_source(self) -> Grouping: ...
@@ -59,7 +59,7 @@ class EdgeLists(Propagation, Protocol):
 
 @dataclass(frozen=True)
 class EdgeStates:
-    """The edges of graphs, or of a worker's rows of one graph, with a model's states [E, P] of them in the order of `edge_index`."""
+    """Holds the edges of graphs, or of a worker's rows of one graph, with a model's edge states [E, P] in the order of `edge_index`."""
 
     graphs: Graphs
     edge_feature: Tensor | None
@@ -85,19 +85,19 @@ class EdgeStates:
         return self.graphs.edge_coefficient
 
     def propagate(self, x_nD: Tensor, normalisation: Normalisation = "mean") -> Tensor:
-        """Without the edges' states."""
+        """Propagates without the edge states."""
         return self.graphs.adjacency.propagate(x_nD, normalisation)
 
 
 class EdgeMap(nn.Module):
-    """U e of the adjacency's edges, [E, D]."""
+    """Computes U e of the adjacency's edges, [E, D]."""
 
     def __init__(self, edge_dim: int, width: int) -> None:
         super().__init__()
         self.linear = nn.Linear(edge_dim, width, bias=False)
 
     def forward(self, adjacency: EdgeLists) -> Tensor:
-        """Raises ValueError if the edges have no such features."""
+        """Raises ValueError if the edges have no features of the expected width."""
         e_EP = adjacency.edge_feature
         if e_EP is None or e_EP.shape[1] != self.linear.in_features:
             got = "none" if e_EP is None else e_EP.shape[1]
@@ -106,12 +106,12 @@ class EdgeMap(nn.Module):
 
 
 def make_edge_map(edge_dim: int, width: int) -> EdgeMap | None:
-    """None: edges have no features."""
+    """Returns None if edges have no features."""
     return EdgeMap(edge_dim, width) if edge_dim else None
 
 
 class LocalBlock(nn.Module):
-    """LCB: [X, ÂX] (or [X, ÂX, …, Â^hops X]); no parameters, and equivariant to renumbering the nodes."""
+    """Is the LCB: [X, ÂX] (or [X, ÂX, …, Â^hops X]). It has no parameters and is equivariant to a renumbering of the nodes."""
 
     def __init__(self, propagation: Normalisation, hops: int = 1) -> None:
         super().__init__()
@@ -197,7 +197,7 @@ class PageRankConvolution(nn.Module):
 class GATConvolution(nn.Module):
     """[n, F] → [n, D]; every node also attends to itself."""
 
-    kept_weights: list[Tensor] | None = None  # where each call adds its α [1, K, n, n]; None: they are not kept
+    kept_weights: list[Tensor] | None = None  # each call appends its α [1, K, n, n]; None: α is not kept
 
     def __init__(self, in_dim: int, width: int, num_heads: int, edge_dim: int = 0) -> None:
         super().__init__()
@@ -225,7 +225,7 @@ class GATConvolution(nn.Module):
         if adjacency.edge_weight is not None:
             logit_EK = logit_EK + adjacency.edge_weight.log().to(logit_EK.dtype).unsqueeze(1)
         own_nK = nn.functional.leaky_relu(from_nK + to_nK, 0.2)
-        # The largest logit of each node: subtracted, it changes no weight, and no exponential overflows.
+        # The largest logit of each node is subtracted: this changes no attention weight, and no exponential overflows.
         index_EK = by_destination.group_E.unsqueeze(1).expand_as(logit_EK)
         largest_nK = own_nK.detach().scatter_reduce(0, index_EK, logit_EK.detach(), "amax")
         weight_EK = (logit_EK - by_destination.spread(largest_nK)).exp()
@@ -260,7 +260,7 @@ class GatedConvolution(nn.Module):
 
 
 def times(x_ED: Tensor, weight_E: Tensor | None) -> Tensor:
-    """Each edge's row times its weight; None: edges have none."""
+    """Multiplies each edge's row by the edge's weight; None: edges have no weights."""
     return x_ED if weight_E is None else x_ED * weight_E.to(x_ED.dtype).unsqueeze(1)
 
 
@@ -283,7 +283,7 @@ def make_convolution(
     hops: int = 1,
     edge_dim: int = 0,
 ) -> nn.Module:
-    """Conv, [n, F] → [n, D]; `propagation` and `hops` are the LCB's. `edge_dim`: P, of blocks that read features of edges."""
+    """Makes Conv, [n, F] → [n, D]. Only the LCB uses `propagation` and `hops`. `edge_dim` is P, for blocks that read features of edges."""
     if options.block == "lcb":
         return HopConvolution(in_dim, width, propagation, hops)
     if options.block == "gat":
@@ -295,14 +295,14 @@ def make_convolution(
 
 
 def make_norm(name: str, width: int) -> nn.Module:
-    """A norm of rows [n, width]: "batch", "layer" or "none"."""
+    """Makes a norm of rows [n, width]: "batch", "layer" or "none"."""
     if name == "batch":
         return RowBatchNorm(width)
     return LayerNorm(width) if name == "layer" else nn.Identity()
 
 
 class LocalLayer(nn.Module):
-    """L(H) of the module's docstring, [n, F] → [n, D]."""
+    """Is L(H) of the module's docstring, [n, F] → [n, D]."""
 
     def __init__(
         self,
@@ -342,7 +342,7 @@ class LayerScale(nn.Module):
 
 
 class LocalLayers(nn.Module):
-    """Local layers of a model whose stem makes node states [n, D], each with a gate g if `join` is "gate"; no layers if it is "serial"."""
+    """Makes the local layers of a model whose stem makes node states [n, D]. With join "gate" each layer has a gate g; with "serial" there are no layers."""
 
     def __init__(self, options: LocalOptions, width: int, num_layers: int, edge_dim: int = 0) -> None:
         super().__init__()
@@ -352,7 +352,7 @@ class LocalLayers(nn.Module):
         self.gates = nn.ModuleList(LayerScale(width, options.gate_start) for _ in range(gates))
 
     def in_front(self, x_nD: Tensor, adjacency: Propagation) -> Tensor:
-        """x after all local layers if global layers follow them; else x."""
+        """Returns x after all local layers if global layers follow the local ones; else returns x itself."""
         for layer in () if self.gates else self.layers:
             x_nD = layer(x_nD, adjacency)
         return x_nD

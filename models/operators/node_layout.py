@@ -1,6 +1,6 @@
-"""NodeLayout: how the nodes of a graph are spread over processes. Row-wise layers work on the rows of this process, a global convolution on all
-N nodes. Without a layout all rows of one graph are here; `graphmill.models.parallel.sequences` has the layout of several workers,
-`graphmill.models.geco.graphs` the layout of many graphs.
+"""Defines NodeLayout: how the nodes of a graph are spread over processes. Row-wise layers work on the rows of this process; a global convolution
+works on all N nodes. Without a layout all rows of one graph are in this process. `graphmill.models.parallel.sequences` has the layout of several
+workers; `graphmill.models.geco.graphs` has the layout of many graphs.
 
 Shapes: n rows here, N nodes; K filters of D channels.
 """
@@ -14,7 +14,7 @@ from graphmill.models.primitives.node_order import Order
 
 
 class NodeLayout(Protocol):
-    """The rows that are here, and the global convolution over all rows."""
+    """Describes the rows of this process, and runs the global convolution over all rows."""
 
     @property
     def num_nodes(self) -> int:
@@ -23,7 +23,7 @@ class NodeLayout(Protocol):
 
     @property
     def first_row(self) -> int:
-        """The number of the first row that is here; the others follow it."""
+        """Index of the first row in this process; the other rows follow it."""
         ...
 
     def convolve(
@@ -34,8 +34,8 @@ class NodeLayout(Protocol):
         skip_KD: Tensor | None,
         order: Order | None,
     ) -> Tensor:
-        """The chain of gated convolutions of the rows here, projected to (K + 1) D: [n, C] → [n, D]; a collective call.
+        """Projects this process's rows to (K + 1) D and runs the chain of gated convolutions: [n, C] → [n, D]; a collective call.
 
-        V ← P_i ⊙ (F_i ⊛ V + s_i ⊙ V) for i = 1 … K, over all nodes in the order π (None: as numbered); gates come first, V last.
+        V ← P_i ⊙ (F_i ⊛ V + s_i ⊙ V) for i = 1 … K, over all nodes in the order π (None: in the order of the rows); gates come first, V last.
         """
         ...

@@ -1,1 +1,1 @@
-"""The options of each model, frozen dataclasses that need Python alone. Imports: core.option_checks."""
+"""Has the options of each model as frozen dataclasses that need only Python. Imports: core.option_checks."""

@@ -1,4 +1,4 @@
-"""The kinds of features that rows of nodes and edges can hold, and names that options of several models choose from."""
+"""Defines the kinds of features of nodes and edges, and the choices that options of several models share."""
 
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -15,7 +15,7 @@ EdgeQuery = Literal["source", "target"]
 
 @dataclass(frozen=True)
 class Features:
-    """Contents of a row: categories (one vocabulary size per column), or `dim` numbers, or nothing (both empty).
+    """Describes the columns of a feature row: categories (one vocabulary size per column), or `dim` numbers, or nothing (both empty).
 
     `atoms()` and `bonds()` are OGB's molecule features (ogb.utils.features, 1.3.6).
     """
@@ -47,7 +47,7 @@ def bonds() -> Features:
 
 
 def check_numeric(options: Any, *names: str) -> None:
-    """Raises ValueError if one of these options is set, which act on numeric node features, and the model reads none."""
+    """Raises ValueError if one of these options, which act on numeric node features, is set but the model reads no numeric features."""
     for name in names:
         if getattr(options, name) and not options.node.dim:
             off = "no" if getattr(options, name) is True else "0"

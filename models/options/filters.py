@@ -24,9 +24,9 @@ class FilterConfig:
     trainable_frequency: bool = True
     """Learn ω, from the given one on."""
     symmetric: bool = False
-    """f[t] = f[N - t]: one reading of the paper's "circular symmetry", which it does not define; its algorithms need none."""
+    """Make filters symmetric: f[t] = f[N - t]. The paper mentions a "circular symmetry" but does not define it, and its algorithms do not need it."""
     scale: FilterScale = "none"
-    """"none" is the paper's sum. "length" divides the filter by N and "sqrt_length" by √N; neither is in the paper. With "length" the convolution is a mean over nodes, so its size does not depend on N and a model that was trained on batches can be evaluated on the whole graph."""
+    """"none" is the paper's sum. "length" divides the filter by N and "sqrt_length" by √N; neither is in the paper. With "length" the convolution is a mean over nodes. Its magnitude then does not depend on N, so a model that was trained on batches can be evaluated on the whole graph."""
 
     def __post_init__(self) -> None:
         check_fields(self)

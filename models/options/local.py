@@ -1,4 +1,4 @@
-"""Options of the trained local block of a model with a global one; the modules are in `graphmill.models.operators.local_blocks`."""
+"""Defines options of the trained local block of a model that also has a global block; the modules are in `graphmill.models.operators.local_blocks`."""
 
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -12,28 +12,28 @@ READS_EDGES: tuple[Block, ...] = ("gcn", "sage", "gat", "gated-gcn")  # blocks t
 
 @dataclass(frozen=True)
 class LocalOptions:
-    """The local block, and how it joins the global block; the defaults are the papers' layers. Raises ValueError on values that cannot work."""
+    """Options of the local block and of how it joins the global block. The defaults are the papers' layers. Raises ValueError on values that cannot work."""
 
     block: Block = "lcb"
     """How a node reads its neighbors. lcb: GECO's [X, ÂX], without parameters; the others are convolutions."""
     join: Literal["serial", "gate", "top"] = "serial"
     """serial: the paper's layers. gate: every layer is L(H) + g ⊙ Global(L(H)). top: local layers first, global ones on top."""
     residual: Literal["none", "identity", "linear"] = "none"
-    """Added to the local block: nothing, its input, or a linear map of it. With serial, linear is a path past the global block's gates."""
+    """Added to the block: nothing, the block's input, or a linear map of the input. With serial, linear adds a path around the global block's gates."""
     norm: Literal["none", "layer", "batch"] = "layer"
-    """After the local block; with serial, after both parts of the layer."""
+    """Norm after the local block; with serial, after both parts of the layer."""
     dropout: Share = 0.0
     """After each local block."""
     num_heads: Count = 4
     """gat: attention heads."""
     steps: Count = 10
-    """appnp: how many times a layer propagates."""
+    """appnp: propagation steps of a layer."""
     restart: Share = 0.1
-    """appnp: share of its first state that a node keeps at each step."""
+    """appnp: share of a node's first state in the node's state after each step."""
     gate_start: float = 0.01
     """gate: initial value of g, a learned factor per channel."""
     top_layers: Size = 1
-    """top: global layers on top of num_layers local ones; 0: local layers alone."""
+    """top: number of global layers on top of num_layers local layers; 0: only local layers."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -48,7 +48,7 @@ class LocalOptions:
 
 
 def check_heads(options: Any) -> None:
-    """Raises ValueError unless every head has equally many channels; `num_heads` is positive."""
+    """Raises ValueError unless every head has the same number of channels; `num_heads` is positive."""
     if options.width % options.num_heads:
         raise ValueError(
             f"width must be a multiple of num_heads, got {options.width} and {options.num_heads}; set num_heads"
@@ -56,7 +56,7 @@ def check_heads(options: Any) -> None:
 
 
 def check_local(config: Any) -> None:
-    """Checks of a model's `local` that need its width. Raises ValueError."""
+    """Checks the options in a model's `local` that depend on the model's width. Raises ValueError."""
     local = config.local
     if local.block == "gat" and config.width % local.num_heads:
         raise ValueError(
@@ -65,7 +65,7 @@ def check_local(config: Any) -> None:
 
 
 def check_joins(config: Any) -> None:
-    """`check_local` for a model whose paper has no local block of this kind."""
+    """Calls `check_local` for a model whose paper has no local block of this kind."""
     check_local(config)
     if config.local.is_paper and config.local != LocalOptions():
         raise ValueError(
@@ -74,6 +74,6 @@ def check_joins(config: Any) -> None:
 
 
 def check_global(config: Any, why: str) -> None:
-    """Raises ValueError if a model that needs a global layer has none; `why` says for what."""
+    """Raises ValueError if a model that needs a global layer has no global layer; `why` is the reason in the message."""
     if config.local.join == "top" and not config.local.top_layers:
         raise ValueError(f"{why}, got local.top_layers 0; set it to at least 1")

@@ -1,1 +1,1 @@
-"""Graph-parallel forms: a graph sharded over ranks, its halo exchange and its global terms. Imports: models.operators, .encodings and below."""
+"""Has graph-parallel forms of models: a graph sharded over ranks, the halo exchange and global terms. Imports: models.operators, .encodings and below."""

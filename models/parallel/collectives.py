@@ -1,4 +1,4 @@
-"""Communication of workers that share a graph: differentiable all-to-alls and sums, counted in bytes.
+"""Implements the communication of workers that share a graph: differentiable all-to-alls and sums, with counts of the sent bytes.
 
 Gradients belong to the sum of all workers' losses: each worker calls backward on its own part of the loss, and the
 workers' parts of each parameter's gradient are added up. All workers must make the same calls in
@@ -16,11 +16,11 @@ from torch import Tensor
 
 
 class Peers:
-    """The workers of one process group, seen from one of them. Alone (`Peers()`), nothing is sent and no group is needed.
+    """Represents the workers of one process group, as seen by one worker. A single worker (`Peers()`) sends nothing and needs no group.
 
-    `device`: place of the tensors that it sends; nccl sends from this process's GPU, gloo from host memory.
-    `sent_bytes` counts the bytes that this worker sent to others, by kind of traffic; a sum over all counts as a ring's
-    2 (W - 1) / W times its size.
+    `device` holds the tensors to send: nccl sends from this process's GPU, gloo from host memory.
+    `sent_bytes` counts the bytes that this worker sent to other workers, by kind of traffic. A sum over all workers counts like a ring
+    all-reduce: 2 (W - 1) / W times the size of the tensor.
     """
 
     def __init__(self, group: Any = None, rank: int = 0, size: int = 1, device: torch.device | None = None) -> None:
@@ -30,7 +30,7 @@ class Peers:
 
     @classmethod
     def of_group(cls, group: Any = None) -> "Peers":
-        """All workers of a process group (None: the default one); this process alone if no group has been set up."""
+        """Returns all workers of a process group (None: the default group), or only this process if no group has been set up."""
         if not dist.is_initialized():
             return cls()
         on_gpu = dist.get_backend(group) == "nccl"
@@ -40,7 +40,7 @@ class Peers:
     def start_all_to_all(
         self, x: Tensor, send: Sequence[int], receive: Sequence[int], kind: str, out: Tensor | None = None
     ) -> "Arriving":
-        """Sends send[w] rows of x [Σ send, …], in order, to worker w; returns at once, without a gradient.
+        """Starts to send send[w] rows of x [Σ send, …], in order, to worker w; returns at once. Takes no gradient.
 
         `out` [Σ receive, …]: gets the rows that arrive; a single worker gets x itself.
         """
@@ -54,15 +54,15 @@ class Peers:
         return Arriving(out, work)
 
     def all_to_all(self, x: Tensor, send: Sequence[int], receive: Sequence[int], kind: str) -> Tensor:
-        """send[w] rows of x [Σ send, …] go to worker w, in order; returns the rows received, by sender. Differentiable."""
+        """Sends send[w] rows of x [Σ send, …], in order, to worker w; returns the received rows, ordered by sender. Differentiable."""
         return x if self.size == 1 else _AllToAll.apply(x, self, tuple(send), tuple(receive), kind)
 
     def sum(self, x: Tensor, kind: str = "sums") -> Tensor:
-        """The sum over workers, on each worker; half precision is added up in float32. Differentiable."""
+        """Returns the sum over workers, on each worker; half precision is added up in float32. Differentiable."""
         return x if self.size == 1 else _Sum.apply(x, self, kind)
 
     def sum_blocks(self, x: Tensor, blocks: Sequence[int], kind: str = "sums") -> Tensor:
-        """The sum [1, …] over all workers' rows, on each worker; worker w holds the sums of blocks[w] blocks of rows.
+        """Returns the sum [1, …] over all workers' rows, on each worker; worker w holds the sums of blocks[w] blocks of rows.
 
         Blocks are added up in their order, so their distribution over workers changes no bit. Half precision is added up in
         float32. Differentiable.
@@ -71,7 +71,7 @@ class Peers:
 
     @torch.no_grad()
     def max(self, x: Tensor, kind: str = "sums") -> Tensor:
-        """The elementwise maximum over workers, on each worker; takes no gradient."""
+        """Returns the elementwise maximum over workers, on each worker; takes no gradient."""
         if self.size == 1:
             return x
         x = x.clone()
@@ -81,7 +81,7 @@ class Peers:
 
     @torch.no_grad()
     def gather(self, x: Tensor, sizes: Sequence[int], kind: str = "plan") -> Tensor:
-        """All workers' rows in worker order; worker w holds sizes[w] of them. Takes no gradient."""
+        """Returns all workers' rows in worker order; worker w holds sizes[w] rows. Takes no gradient."""
         send = [sizes[self.rank]] * self.size
         return self.start_all_to_all(x.repeat(self.size, *[1] * (x.dim() - 1)), send, sizes, kind).wait()
 
@@ -90,13 +90,13 @@ class Peers:
 
 
 class Arriving:
-    """Rows on their way to this worker."""
+    """Represents rows that other workers are sending to this worker."""
 
     def __init__(self, out: Tensor, work: Any) -> None:
         self._out, self._work = out, work
 
     def wait(self) -> Tensor:
-        """The rows; raises RuntimeError at the group's timeout, or if a peer is gone."""
+        """Waits for the rows and returns them; raises RuntimeError at the group's timeout, or if a peer is gone."""
         if self._work is not None:
             self._work.wait()
             self._work = None
@@ -104,7 +104,7 @@ class Arriving:
 
 
 class _AllToAll(torch.autograd.Function):
-    """The gradient of sent rows is sent back."""
+    """Sends rows; the backward pass sends the rows' gradients back."""
 
     @staticmethod
     def forward(ctx, x: Tensor, peers: Peers, send: tuple[int, ...], receive: tuple[int, ...], kind: str) -> Tensor:
@@ -117,7 +117,7 @@ class _AllToAll(torch.autograd.Function):
 
 
 class _Sum(torch.autograd.Function):
-    """Every worker's loss may depend on the sum, so the gradient of a part is the sum of all workers' gradients."""
+    """Sums over workers. Every worker's loss may depend on the sum, so the gradient of one worker's part is the sum of all workers' gradients."""
 
     @staticmethod
     def forward(ctx, x: Tensor, peers: Peers, kind: str) -> Tensor:
@@ -146,9 +146,9 @@ class _SumBlocks(torch.autograd.Function):
 
 
 def sum_gradients(parameters: Sequence[torch.nn.Parameter], peers: Peers) -> None:
-    """Adds up all workers' parts of the gradients, in one collective call per dtype and a small one; on each worker, in place.
+    """Adds up all workers' parts of the gradients, on each worker, in place. Makes one collective call per dtype and one small call.
 
-    A parameter may lack a gradient on some workers; one that lacks it on all workers keeps none.
+    Some workers may have no gradient of a parameter. A parameter without a gradient on all workers stays without one.
     """
     if peers.size == 1:
         return

@@ -1,9 +1,9 @@
-"""GECO's chain of gated convolutions for some of the channels, from gates and values that have arrived from all workers.
+"""Computes GECO's chain of gated convolutions for this worker's channels, from gates and values that have arrived from all workers.
 
     V ← P_i ⊙ (F_i ⊛ V + s_i ⊙ V) for i = 1 … K
 
-The backward pass keeps only P and V, which would have to be sent again; it computes filters, spectra and convolutions anew, a chunk of
-channels at a time. `graphmill.models.operators.gated_convolution` is the same chain together with the projection before it.
+Only P and V are kept for the backward pass, because they would otherwise have to be sent again. The backward pass computes filters, spectra and
+convolutions anew, one chunk of channels at a time. `graphmill.models.operators.gated_convolution` is the same chain plus the projection before it.
 
 P and V may travel in half precision; convolutions, gates and sums are computed in float32.
 
@@ -82,5 +82,5 @@ def _chunks(p_GCN: Tensor) -> list[slice]:
 
 
 def channel_bytes(groups: int, num_positions: int, element_size: int = 4) -> int:
-    """Bytes that one channel's backward pass holds: about eight arrays per convolution, five of them spectra or their inverse transforms."""
+    """Returns the bytes that one channel's backward pass holds: about eight arrays per convolution. Five of the eight are spectra or inverse transforms."""
     return groups * (3 * num_positions + 5 * transform_length(num_positions)) * element_size

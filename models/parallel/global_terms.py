@@ -1,14 +1,14 @@
-"""Global terms that are sums over all nodes, with the nodes spread over workers: each worker adds up its own rows, then the workers' sums are added.
+"""Computes global terms that are sums over all nodes, if the nodes are spread over workers. Each worker sums its own rows; then these sums are added.
 
 Primphormer's attention reads the graph through means and sums over nodes (`Graphs.by_graph`): `ShardedNodes` takes the place of a
-`Graphs` of one graph, and `graphmill.models.primphormer.attention.PrimalAttention` runs on it unchanged. Per layer, X̄ is a sum of D numbers
-and J's energy a sum of single numbers. Performer's attention needs only two sums over all keys, φ(K)ᵀ V and φ(K)ᵀ 1, sent as one, after
-a maximum per head: the exponents' common shift.
+`Graphs` of one graph, and `graphmill.models.primphormer.attention.PrimalAttention` runs on it unchanged. Per layer, workers exchange D numbers for X̄
+and one number for J's energy. Performer's attention needs a maximum per head, which is the exponents' common shift, and then two sums over
+all keys, φ(K)ᵀ V and φ(K)ᵀ 1. The two sums are sent together.
 
-Sums are taken block by block of rows (`graphmill.models.parallel.shards.NUM_BLOCKS`), and the blocks' sums added in their order: if shards are
-whole blocks, any number of workers gets the same bits.
+Each block of rows (`graphmill.models.parallel.shards.NUM_BLOCKS`) is summed, and the blocks' sums are added in the order of the blocks. If shards
+are whole blocks, every number of workers gives the same bits.
 
-A quantity that every worker computes in full, like J, enters one worker's loss, or divided by W each worker's.
+A quantity that every worker computes in full, like J, is added to one worker's loss, or divided by W and added to each worker's loss.
 
 Shapes: n rows here, N nodes, D channels, b blocks here; B, H, T, R, E as in `graphmill.models.operators.favor`.
 """
@@ -26,7 +26,7 @@ from graphmill.models.parallel.shards import Shards
 
 
 class ShardedNodes:
-    """One graph whose nodes are spread over workers, for an attention over graphs; also the grouping of its nodes by graph."""
+    """Represents one graph whose nodes are spread over workers, for attention over graphs. It is also the grouping of the nodes by graph."""
 
     def __init__(self, shards: Shards, peers: Peers, device: torch.device | str = "cpu") -> None:
         self._shards, self._peers, self._device = shards, peers, device
@@ -47,11 +47,11 @@ class ShardedNodes:
         return self
 
     def spread(self, x_1D: Tensor) -> Tensor:
-        """[1, D] → [n, D]: each row gets the graph's value, which all workers have."""
+        """[1, D] → [n, D]: each row gets the graph's value; all workers have this value."""
         return x_1D.expand(self._shards.sizes[self._peers.rank], *x_1D.shape[1:])
 
     def sum(self, x_nD: Tensor) -> Tensor:
-        """[n, D] → [1, D]: over the rows of all workers."""
+        """[n, D] → [1, D]: the sum over the rows of all workers."""
         blocks = [self._shards.blocks(worker) for worker in range(self._peers.size)]
         here = blocks[self._peers.rank]
         # A worker without rows takes part in the backward pass too.
@@ -59,25 +59,25 @@ class ShardedNodes:
         return self._peers.sum_blocks(rows_bD, [len(lengths) for lengths in blocks])
 
     def mean(self, x_nD: Tensor) -> Tensor:
-        """[n, D] → [1, D]; 0 for a graph without nodes."""
+        """[n, D] → [1, D]: the mean over the rows of all workers; 0 for a graph without nodes."""
         return self.sum(x_nD) / max(self._shards.total, 1)
 
 
 @dataclass(frozen=True)
 class ShardedKeys:
-    """The `graphmill.models.operators.favor.KeyLayout` of tokens that are spread over workers."""
+    """Is the `graphmill.models.operators.favor.KeyLayout` for tokens that are spread over workers."""
 
     peers: Peers
     runs: Sequence[Sequence[int]]
-    """[run][block]: numbers of tokens. The tokens here are runs, one after another; each run has tokens of all b blocks here."""
+    """[run][block]: counts of tokens. This worker's tokens are a sequence of runs; each run has tokens of all b blocks of this worker."""
     blocks: Sequence[int]
-    """b of each worker."""
+    """b (count of blocks) of each worker."""
 
     def max(self, x: Tensor) -> Tensor:
         return self.peers.max(x)
 
     def sum(self, k_BHTD: Tensor, v_BHTE: Tensor, mask_BT: Tensor | None, summarise: KeySums) -> KeySummary:
-        """The summary of all workers' keys."""
+        """Returns the summary of all workers' keys."""
         lengths = [length for run in self.runs for length in run]
         masks = [None] * len(lengths) if mask_BT is None else mask_BT.split(lengths, dim=1)
         parts = [

@@ -1,4 +1,4 @@
-"""A worker's rows of one graph that is spread over workers, in place of a `graphmill.models.primitives.graphs.Graphs`.
+"""Represents one worker's rows of a graph that is spread over workers, in place of a `graphmill.models.primitives.graphs.Graphs`.
 
 A model that reads other nodes only through `adjacency`, `by_source`, `by_destination` and `by_graph` runs on it unchanged, and predicts
 the roots here. Features, encodings and ids belong to single nodes or edges. Calls that reach other workers are collective: a model makes
@@ -24,7 +24,7 @@ from graphmill.models.primitives.segments import Grouping
 
 @dataclass(frozen=True)
 class ShardedGraph:
-    """A batch of one graph, of which a range of rows is here."""
+    """Is a batch of one graph; this worker has a range of the rows."""
 
     shards: Shards
     peers: Peers
@@ -52,7 +52,7 @@ class ShardedGraph:
 
     @cached_property
     def layout(self) -> ShardedLayout:
-        """The layout by which GECO's convolutions reach all nodes."""
+        """The layout that GECO's convolutions use to reach all nodes."""
         return ShardedLayout(self.shards, self.peers)
 
     @cached_property
@@ -72,15 +72,15 @@ class ShardedGraph:
 
     @property
     def by_source(self) -> HaloGrouping:
-        """The edges, grouped by the node they leave."""
+        """The edges, grouped by source node."""
         return self.adjacency.by_source
 
     @property
     def by_destination(self) -> Grouping:
-        """The edges, grouped by the node they enter."""
+        """The edges, grouped by destination node."""
         return self.adjacency.by_destination
 
     @cached_property
     def edge_index(self) -> Tensor:
-        """int64 [2, E]: source over destination; sources among own rows and the halo's, destinations among own rows."""
+        """int64 [2, E]: row 0 has the sources, as indices into own rows and halo rows; row 1 has the destinations, as indices into own rows."""
         return torch.stack([self.by_source.group_E.long(), self.by_destination.group_E])

@@ -1,12 +1,12 @@
-"""ÂX with a range of the rows on each worker: the exchange of rows is planned once, then every product is one exchange.
+"""Computes ÂX with a range of the rows on each worker. The exchange of rows is planned once; then every product makes one exchange.
 
-The sources of a worker's in-edges are its own rows and rows of its peers (the halo). In a product it gets the halo's rows and sums over
-each list of sources in the list's order, as one process does: the same additions, for any number of workers. Rows go a block of columns
-at a time, so that a halo as large as the graph takes bounded memory, and the next block is on its way while one is summed. The gradient
-goes the other way: sums for the halo's sources are sent back to their owners. If A = Aᵀ, it is the same product again. Rows of half
-precision travel as they are; sums are float32.
+The sources of a worker's in-edges are the worker's own rows and rows of peers (the halo). In a product the worker receives the halo's rows
+and sums over each list of sources in the list's order, like a single process. So every number of workers makes the same additions. Rows are
+sent one block of columns at a time, so that even a halo as large as the graph takes bounded memory. The next block arrives while one block is
+summed. The gradient is sent in the other direction: sums for the halo's sources go back to the rows' owners. If A = Aᵀ, the gradient is the
+same product again. Rows of half precision are sent in half precision; sums are float32.
 
-Shapes: n rows here, H halo rows, X = n + H rows that sources are among, S rows to send, D channels, E edges into the rows here, W workers.
+Shapes: n rows here, H halo rows, X = n + H source rows, S rows to send, D channels, E edges into the rows here, W workers.
 """
 
 from collections.abc import Iterator
@@ -30,16 +30,16 @@ from graphmill.models.primitives.propagation import (
 )
 from graphmill.models.primitives.segments import Grouping
 
-# Size of a block of columns of the X rows, and its least width: a narrower block would read each list for few numbers.
+# Size and minimum width of a block of columns of the X rows. A narrower block would read each list for only a few numbers.
 BLOCK_BYTES = 32 << 20
 LEAST_COLUMNS = 32
 
 
 @dataclass(frozen=True)
 class HaloPlan:
-    """The rows that a worker sends to each peer, and how many it gets from each."""
+    """Holds the rows that a worker sends to each peer, and the count of rows that the worker receives from each peer."""
 
-    send_row_S: Tensor  # int64 [S]: own rows, peer by peer; a row may go to several
+    send_row_S: Tensor  # int64 [S]: own rows, peer by peer; several peers may get one row
     send: tuple[int, ...]  # by peer, 0 for oneself
     receive: tuple[int, ...]  # by peer; the halo's rows ascend in global id
 
@@ -49,7 +49,7 @@ class HaloPlan:
 
 
 def plan_halo(halo_H: Tensor, shards: Shards, peers: Peers) -> HaloPlan:
-    """The plan for a worker that needs the rows `halo_H`: int64, ascending global ids of its peers. Two small all-to-alls."""
+    """Makes the plan for a worker that needs the rows `halo_H`: int64, ascending global ids of peers' rows. Makes two small all-to-alls."""
     bounds = torch.tensor(shards.bounds, device=halo_H.device)
     receive_W = torch.searchsorted(halo_H, bounds).diff()
     ones = [1] * peers.size
@@ -60,7 +60,7 @@ def plan_halo(halo_H: Tensor, shards: Shards, peers: Peers) -> HaloPlan:
 
 
 class Halo:
-    """The X rows among which the sources of this worker's in-edges are: its own, then its peers' rows, ascending in global id.
+    """Holds the X rows that contain the sources of this worker's in-edges: own rows first, then peers' rows by ascending global id.
 
     Building it, `extend` and `reduce` are collective.
     """
@@ -77,24 +77,24 @@ class Halo:
         self.plan = plan_halo(halo_H, shards, peers)
         self.num_rows = self.num_nodes + len(halo_H)
         most = torch.tensor([self.num_rows], device=peers.device)
-        self.most_rows = int(peers.max(most, "plan"))  # X of any worker: all take the same blocks of columns
-        # int32 halves the index traffic; it holds while row starts fit too.
+        self.most_rows = int(peers.max(most, "plan"))  # largest X of all workers: all use the same column blocks
+        # int32 halves the index traffic; it is possible only if the row starts fit too.
         dtype = torch.int32 if max(source_id.numel(), self.num_rows) < 2**31 else torch.int64
         row_N = torch.empty(shards.total, dtype=dtype, device=source_id.device)
         row_N[start:stop] = torch.arange(self.num_nodes, dtype=dtype, device=source_id.device)
         row_N[halo_H] = torch.arange(self.num_nodes, self.num_rows, dtype=dtype, device=source_id.device)
-        self.row_E = row_N[source_id]  # of each edge's source among the X rows
+        self.row_E = row_N[source_id]  # of each edge's source in the X rows
 
     def extend(self, x_nD: Tensor) -> Tensor:
-        """[n, …] → [X, …]: own rows and the halo's."""
+        """[n, …] → [X, …]: own rows, then the halo's rows."""
         return _Extend.apply(x_nD, self, False)
 
     def reduce(self, x_XD: Tensor) -> Tensor:
-        """[X, …] → [n, …]: all workers' values of a row, added up at its owner; the gradient of `extend`."""
+        """[X, …] → [n, …]: adds up all workers' values of a row at the row's owner; this is the gradient of `extend`."""
         return _Extend.apply(x_XD, self, True)
 
     def start(self, x_nD: Tensor) -> Arriving:
-        """Sends peers the rows that they need; own rows and the halo's arrive as [X, …]."""
+        """Sends to each peer the rows that the peer needs; returns own rows and the received halo rows as [X, …]."""
         plan, x_XD = self.plan, x_nD.new_empty(self.num_rows, *x_nD.shape[1:])
         x_XD[: self.num_nodes] = x_nD
         sent, halo_HD = x_nD.index_select(0, plan.send_row_S), x_XD[self.num_nodes :]
@@ -104,13 +104,13 @@ class Halo:
         """Sends the halo's rows to their owners, and adds the rows that arrive to `into_nD`."""
         plan = self.plan
         arriving = self.peers.start_all_to_all(x_HD, plan.receive, plan.send, "halo")
-        # One peer at a time: its rows are distinct, so that the order of additions is fixed on every device.
+        # One peer at a time: the rows of one peer are distinct, so the order of additions is the same on every device.
         for row, part in zip(plan.send_row_S.split(plan.send), arriving.wait().split(plan.send), strict=True):
             into_nD.index_add_(0, row, part.to(into_nD.dtype))
 
 
 class _Extend(torch.autograd.Function):
-    """`extend` or `reduce`; each is the other's gradient."""
+    """Calls `extend` or `reduce`; each is the other's gradient."""
 
     @staticmethod
     def forward(ctx, x: Tensor, halo: Halo, reducing: bool) -> Tensor:
@@ -127,7 +127,7 @@ class _Extend(torch.autograd.Function):
 
 
 class HaloGrouping:
-    """The `graphmill.models.primitives.segments.Grouping` of edges by the node that they leave, whose owner may be a peer."""
+    """Is the `graphmill.models.primitives.segments.Grouping` of edges by source node. The source's row may belong to a peer."""
 
     def __init__(self, halo: Halo) -> None:
         self._halo = halo
@@ -135,7 +135,7 @@ class HaloGrouping:
 
     @property
     def group_E(self) -> Tensor:
-        """[E]: the source's row among own rows and the halo's."""
+        """[E]: index of the source in own rows and halo rows."""
         return self._halo.row_E
 
     @cached_property
@@ -147,20 +147,20 @@ class HaloGrouping:
         return self._rows.spread(self._halo.extend(x_nD))
 
     def sum(self, x_ED: Tensor) -> Tensor:
-        """[E, D] → [n, D]: over the edges of all workers; a collective call."""
+        """[E, D] → [n, D]: the sum over the edges of all workers; a collective call."""
         return self._halo.reduce(self._rows.sum(x_ED))
 
     def carry(self, x_nKC: Tensor, weight_EK: Tensor, to: Grouping) -> Tensor:
-        """[n, K, C] → [T, K, C]: as a `Grouping`'s; a collective call."""
+        """[n, K, C] → [T, K, C]: like the method of `Grouping`; a collective call."""
         return self._rows.carry(self._halo.extend(x_nKC), weight_EK, to)
 
 
 class ShardedAdjacency:
-    """The in-edges of this worker's rows; `propagate` is that of `graphmill.models.primitives.propagation.Adjacency`, over the whole graph.
+    """Holds the in-edges of this worker's rows. `propagate` does the same as in `graphmill.models.primitives.propagation.Adjacency`, over the whole graph.
 
-    `indptr` [n + 1] and `source_id` [E] are the CSC arrays of the worker's range, sources as global ids. Building it and every
-    call of `propagate` are collective. `symmetric=True` promises that the whole A = Aᵀ, weights included. Blocks that read features of edges
-    find them in `edge_feature` [E, F].
+    `indptr` [n + 1] and `source_id` [E] are the CSC arrays of the worker's range; sources are global ids. The constructor and every
+    call of `propagate` are collective. `symmetric=True` promises A = Aᵀ for the whole graph, weights included. Blocks that read features of
+    edges find them in `edge_feature` [E, F].
     """
 
     def __init__(
@@ -194,12 +194,12 @@ class ShardedAdjacency:
 
     @cached_property
     def by_source(self) -> HaloGrouping:
-        """The edges in the order of the lists, grouped by the node they leave."""
+        """The edges in the order of the lists, grouped by source node."""
         return HaloGrouping(self.halo)
 
     @cached_property
     def by_destination(self) -> Grouping:
-        """The same edges, grouped by the node they enter, which is here."""
+        """The same edges, grouped by destination node; all destinations are rows of this worker."""
         return group_by_row(self._rows)
 
     def propagate(self, x_nD: Tensor, normalisation: Normalisation = "mean") -> Tensor:
@@ -246,7 +246,7 @@ class ShardedAdjacency:
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
     def _blocks(self, x_nD: Tensor) -> Iterator[Tensor]:
-        """Own rows and the halo's, a block of columns after the other; the next one is on its way meanwhile."""
+        """Yields own rows and halo rows, one block of columns after another; the next block is already being sent."""
         column_bytes = max(self.halo.most_rows * max(x_nD.element_size(), 4), 1)
         blocks = x_nD.split(max(BLOCK_BYTES // column_bytes, LEAST_COLUMNS), dim=1)
         arriving = self.halo.start(blocks[0])

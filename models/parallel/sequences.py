@@ -1,8 +1,8 @@
-"""GECO's global convolution over workers: rows become channels by one all-to-all before it, and rows again by one after it.
+"""Runs GECO's global convolution over workers: one all-to-all before it turns rows into channels, and one all-to-all after it turns them back.
 
-A convolution is per channel, so between the two a worker has all N nodes of its share of the channels and works alone. The order
-π crosses shards, so it is applied there, to all nodes. Each worker computes its own filters: it runs their FFN over
-all positions, and the FFN's last linear map for its own channels.
+A convolution is per channel. Between the two exchanges a worker has all N nodes of its share of the channels and needs no other worker.
+The order π is applied at this point, because π moves nodes between shards. Each worker computes the filters of its own channels: it runs
+the FFN over all positions, and the FFN's last linear map for its own channels.
 
 Shapes: n rows here, N nodes, G = K + 1 groups of D channels each, C of them here, K filters, I inner width of the filters.
 """
@@ -20,12 +20,12 @@ from graphmill.models.parallel.shards import Shards
 from graphmill.models.primitives.node_order import Order
 from graphmill.models.primitives.transform_length import repeat_lags, transform_length
 
-PART_BYTES = 32 << 20  # of a part's channels, gates and values, if nothing is kept
-PART_CHANNELS = 16  # least channels of a part: matrix products of 78 columns took longer than of 96
+PART_BYTES = 32 << 20  # gates and values of a part's channels, without a gradient
+PART_CHANNELS = 16  # minimum per part: matrix products of 78 columns took longer than of 96
 
 
 class ShardedLayout:
-    """The `graphmill.models.operators.node_layout.NodeLayout` of workers that each hold a range of the rows."""
+    """Is the `graphmill.models.operators.node_layout.NodeLayout` for workers that each hold a range of the rows."""
 
     def __init__(self, shards: Shards, peers: Peers) -> None:
         self.rows, self.peers = shards, peers
@@ -61,7 +61,7 @@ class ShardedLayout:
         skip_KD: Tensor | None,
         order: Order | None,
     ) -> Tensor:
-        """`convolve` without a gradient, which keeps nothing: one part of every worker's channels after the other, by the operations of one
+        """Runs `convolve` without a gradient and keeps nothing. Processes every worker's channels part by part, with the operations of a single
         process (`graphmill.models.operators.gated_convolution`).
         """
         groups, width, length = filters.num_filters + 1, filters.width, transform_length(self.num_nodes)
@@ -103,7 +103,7 @@ class ShardedLayout:
         return y_nD
 
     def to_sequences(self, rows_nE: Tensor, num_groups: int, order: Order | None) -> Tensor:
-        """[n, G·D] in the rows' own order → [G, C, N] in the order π, the node axis contiguous."""
+        """[n, G·D] in the original order of the rows → [G, C, N] in the order π, with a contiguous node axis."""
         num_rows, wide = rows_nE.shape
         counts = Shards.even(wide // num_groups, self.peers.size).sizes
         rows_nGD = rows_nE.view(num_rows, num_groups, wide // num_groups)
@@ -111,7 +111,7 @@ class ShardedLayout:
         return self._arrived(sent, counts, num_groups, order)
 
     def _arrived(self, sent: Tensor, counts: Sequence[int], num_groups: int, order: Order | None) -> Tensor:
-        """[G, C, N] after the exchange. `sent` has for each worker w its counts[w] channels of every group, [n, G, C] flat, worker by worker."""
+        """Returns [G, C, N] after the exchange. `sent` has, worker by worker, the counts[w] channels of every group for worker w, [n, G, C] flat."""
         num_rows, here = self.rows.sizes[self.peers.rank], counts[self.peers.rank]
         flat = self.peers.all_to_all(
             sent,
@@ -125,11 +125,11 @@ class ShardedLayout:
         return p_NE.t().contiguous().view(num_groups, here, self.num_nodes)
 
     def to_rows(self, v_CN: Tensor, counts: Sequence[int], order: Order | None) -> Tensor:
-        """[C, N] in the order π → [n, D] in the rows' own order; worker w has counts[w] channels."""
+        """[C, N] in the order π → [n, D] in the original order of the rows; worker w has counts[w] channels."""
         return torch.cat(self._columns(v_CN, counts, order), dim=1)
 
     def _columns(self, v_CN: Tensor, counts: Sequence[int], order: Order | None) -> list[Tensor]:
-        """The columns of `to_rows`, [n, counts[w]] for each worker w."""
+        """Returns the columns of `to_rows`, [n, counts[w]] for each worker w."""
         y_NC = v_CN.t().contiguous()
         if order is not None:
             y_NC = order.restore(y_NC)

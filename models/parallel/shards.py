@@ -1,11 +1,11 @@
-"""Shards: the contiguous ranges of rows or channels that workers own, as even as integers allow."""
+"""Defines shards: contiguous ranges of rows or channels, one for each worker, with sizes as equal as possible."""
 
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from itertools import pairwise
 
-# Rows are divided into this many blocks, a function of their number alone, and sums over all rows are sums of the blocks' sums. If shards
-# end at blocks' ends, any number of workers gets the same sums, to the bit. 240 has many divisors, so shards are even.
+# Rows are divided into this many blocks; the blocks depend only on the number of rows. A sum over all rows is the sum of the blocks' sums. If
+# shards end at blocks' ends, every number of workers gets the same sums, to the bit. 240 has many divisors, so shards have equal sizes.
 NUM_BLOCKS = 240
 
 
@@ -14,7 +14,7 @@ class Shards:
     """Worker w owns [bounds[w], bounds[w + 1]); a range may be empty."""
 
     bounds: tuple[int, ...]
-    block_bounds: tuple[int, ...] | None = None  # of the blocks of rows; None: even ones
+    block_bounds: tuple[int, ...] | None = None  # of the blocks of rows; None: equal blocks
 
     def __post_init__(self) -> None:
         if len(self.bounds) < 2 or self.bounds[0] != 0 or any(b < a for a, b in zip(self.bounds, self.bounds[1:])):
@@ -22,7 +22,7 @@ class Shards:
 
     @classmethod
     def even(cls, total: int, num_workers: int) -> "Shards":
-        """Ranges of ⌊total / workers⌋ or one more; the first ones are the longer ones."""
+        """Returns ranges of ⌊total / workers⌋ rows or one row more; the longer ranges come first."""
         if total < 0 or num_workers < 1:
             raise ValueError(f"shards need a total of at least 0 and a worker, got {total} and {num_workers}")
         least, longer = divmod(total, num_workers)
@@ -48,7 +48,7 @@ class Shards:
         return self.bounds[worker], self.bounds[worker + 1]
 
     def blocks(self, worker: int) -> list[int]:
-        """Lengths of a worker's parts of the blocks, in order; whole blocks if shards end at blocks' ends."""
+        """Returns the lengths of the parts of blocks that a worker has, in order; the parts are whole blocks if shards end at blocks' ends."""
         start, stop = self.range(worker)
         bounds = self.block_bounds or even_blocks(self.total)
         inner = sorted(set(bounds[bisect_right(bounds, start) : bisect_left(bounds, stop)]))
@@ -57,5 +57,5 @@ class Shards:
 
 
 def even_blocks(total: int) -> list[int]:
-    """Bounds of the blocks of `total` rows, ascending."""
+    """Returns the ascending bounds of the blocks of `total` rows."""
     return [total * block // NUM_BLOCKS for block in range(NUM_BLOCKS + 1)]

@@ -1,7 +1,7 @@
-"""TokenGT's tokens of one graph whose nodes are spread over workers: a worker has the tokens of its nodes and of the edges into them.
+"""Lays out TokenGT's tokens of one graph whose nodes are spread over workers. A worker has the tokens of its nodes and of the edges into its nodes.
 
-Performer's attention reads the other workers' tokens only through sums over keys. The sparse equivariant basis sums over the edges that
-leave a node; each edge is on the worker of the node that it enters.
+Performer's attention reads the other workers' tokens only through sums over keys. The sparse equivariant basis sums over a node's
+out-edges; each edge belongs to the worker that has the edge's destination node.
 
 Shapes: n nodes and E edges here, T = n + E tokens here, D channels, P identifier width.
 """
@@ -16,7 +16,7 @@ from graphmill.models.parallel.graph import ShardedGraph
 
 
 class ShardedTokens:
-    """The `graphmill.models.tokengt.network.TokenView` of a worker: its nodes in the order of their rows, then the edges into them. Without special tokens."""
+    """Is the `graphmill.models.tokengt.network.TokenView` of a worker: its nodes in row order, then the edges into these nodes. It has no special tokens."""
 
     num_graphs = 1
     key_mask_BT = None
@@ -28,7 +28,7 @@ class ShardedTokens:
 
     @cached_property
     def keys(self) -> ShardedKeys:
-        """How attention reaches the tokens of all workers."""
+        """The layout that attention uses to reach the tokens of all workers."""
         shards, peers = self.graphs.shards, self.graphs.peers
         blocks = [shards.blocks(worker) for worker in range(peers.size)]
         nodes = blocks[peers.rank]
@@ -38,12 +38,12 @@ class ShardedTokens:
 
     @cached_property
     def is_loop_E(self) -> Tensor:
-        """bool [E]: the edge's two nodes are one."""
+        """bool [E]: True for self-loops."""
         source_E, destination_E = self.graphs.edge_index
         return source_E == destination_E
 
     def at_ends(self, x_nP: Tensor) -> tuple[Tensor, Tensor]:
-        """[E, P] of each edge's source, and of its destination; a collective call."""
+        """Returns the rows [E, P] of each edge's source and the rows [E, P] of each edge's destination; a collective call."""
         return self.graphs.by_source.spread(x_nP), self.graphs.by_destination.spread(x_nP)
 
     def assemble(self, special_SD: Tensor, node_nD: Tensor, edge_ED: Tensor) -> Tensor:
@@ -55,11 +55,11 @@ class ShardedTokens:
         return x_1TD[0, : self.num_nodes]
 
     def with_nodes(self, x_1TD: Tensor, node_nD: Tensor) -> Tensor:
-        """The same tokens with these node tokens."""
+        """Returns the same tokens with new node tokens."""
         return torch.cat([node_nD.to(x_1TD.dtype), x_1TD[0, self.num_nodes :]]).unsqueeze(0)
 
     def add_edges_to_nodes(self, x_1TD: Tensor, reduction: str = "sum") -> Tensor:
-        """SEB: x_(i,i) + Σ_{j≠i} x_(i,j); "mean" divides by the number of such j. A collective call."""
+        """Applies SEB: x_(i,i) + Σ_{j≠i} x_(i,j); "mean" divides the sum by the number of edges j ≠ i. A collective call."""
         node_nD, edge_ED = x_1TD[0].split([self.num_nodes, self.num_edges])
         sum_nD = self.graphs.by_source.sum(edge_ED * (~self.is_loop_E).unsqueeze(1).to(edge_ED.dtype))
         if reduction == "mean":
@@ -68,5 +68,5 @@ class ShardedTokens:
 
     @cached_property
     def degree_n1(self) -> Tensor:
-        """float32 [n, 1]: edges that leave a node, without self-loops; a collective call."""
+        """float32 [n, 1]: number of a node's out-edges without self-loops; a collective call."""
         return self.graphs.by_source.sum((~self.is_loop_E).float().unsqueeze(1))
