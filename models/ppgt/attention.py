@@ -1,14 +1,14 @@
-"""sL2 attention, softmax over squared distances, with universal relative position encoding (PPGT; URPE: arXiv:2205.13401).
+"""Implements sL2 attention (softmax over squared distances) with universal relative position encoding (PPGT; URPE: arXiv:2205.13401).
 
     A_ij = φ(p_ij) · softmax_j( q_i·k_j/√d_h - |k_j|²/(2√d_h) + θ(p_ij) ),        out_i = Σ_j A_ij v_j
 
-|q_i|² would add the same to a whole row, so this is the softmax of -|q_i - k_j|²/(2√d_h) + θ. θ and φ are one linear map of the
-pair states p_ij, of D_e → 2H; dropout comes after φ. Options: 1 + φ in place of φ and q·k without 1/√d_h (both as PPGT's
-released code has them), no φ.
+This is the softmax of -|q_i - k_j|²/(2√d_h) + θ, because |q_i|² would add the same number to a whole row. One linear map D_e → 2H of
+the pair states p_ij gives θ and φ; dropout comes after φ. Options: 1 + φ in place of φ and q·k without 1/√d_h (both as in PPGT's
+released code), or no φ.
 
 Without φ, attention is one call of `scaled_dot_product_attention` with a float mask. With φ it is computed in blocks. The softmax, φ and
-dropout's factors are kept for the backward pass if `pair_memory` has room for them; else no [B, H, N, N] tensor outlives its own block,
-and the backward pass computes them again from p, which all layers share. Exact, no approximation.
+dropout's factors are kept for the backward pass if `pair_memory` has room for them. Without room, each block frees its part of the
+[B, H, N, N] tensors, and the backward pass computes them again from p, which all layers share. Results are exact, not approximate.
 
 Legend: B graphs, H heads, N places, d = d_h channels of a head, E = D_e channels of a pair; I queries of a block.
 """
@@ -25,13 +25,13 @@ from graphmill.models.primitives.dropout import dropout_factors
 from graphmill.models.primitives.graphs import pair_blocks, unit_values
 from graphmill.models.primitives.segments import at_least_float32
 
-# Scores of a block: on a CPU as many as its caches hold, elsewhere enough to fill the device.
+# Number of scores per block: on a CPU the number that fits its caches, on other devices enough to fill the device.
 _BLOCK_SCORES_CPU = 1 << 17
 _BLOCK_SCORES = 1 << 26
 
 
 def key_bias(k_BHNd: Tensor, mask_BN: Tensor | None) -> Tensor:
-    """[B, H, N]: -|k_j|²/(2√d_h); where the mask is False, so low that a softmax returns 0, yet finite: rows of only padding stay finite."""
+    """[B, H, N]: -|k_j|²/(2√d_h). If the mask is False, the value is so low that a softmax returns 0, but finite, so that rows of only padding stay finite."""
     bias_BHN = at_least_float32(k_BHNd).square().sum(-1) * (-0.5 / math.sqrt(k_BHNd.shape[-1]))
     if mask_BN is not None:
         lowest = torch.finfo(k_BHNd.dtype).min / 2
@@ -49,7 +49,7 @@ def sl2_attention(
     qk_scale: float | None = None,
     dropout: float = 0.0,
 ) -> Tensor:
-    """[B, H, N, d]: the attention without φ, through SDPA. `mask_BN` says which keys exist; `qk_scale` None is 1/√d_h."""
+    """[B, H, N, d]: the attention without φ, through SDPA. `mask_BN` is True for keys that exist; `qk_scale` None means 1/√d_h."""
     bias_BHNN = key_bias(k_BHNd, mask_BN).unsqueeze(2)
     if theta_BHNN is not None:
         bias_BHNN = bias_BHNN + theta_BHNN.to(bias_BHNN.dtype)
@@ -76,8 +76,8 @@ def sl2_urpe_attention(
 ) -> Tensor:
     """[B, H, N, d]: the attention with (phi_offset + φ), where [θ; φ] = weight p + bias.
 
-    Keeps its inputs and, if that takes no more than `pair_memory` bytes, its blocks. `block_scores`: scores (graphs · heads · queries · keys)
-    that are computed at a time; None chooses by device. Draws one number from torch's CPU generator if dropout > 0.
+    Keeps its inputs and, if the blocks take at most `pair_memory` bytes, its blocks. `block_scores`: number of scores
+    (graphs · heads · queries · keys) in one block; None chooses by device. Draws one number from torch's CPU generator if dropout > 0.
     """
     if block_scores is None:
         block_scores = _BLOCK_SCORES_CPU if q_BHNd.device.type == "cpu" else _BLOCK_SCORES
@@ -102,7 +102,7 @@ def sl2_urpe_attention(
 
 @dataclass(frozen=True)
 class _Plan:
-    """Settings that forward and backward share."""
+    """Holds the settings that forward and backward share."""
 
     qk_scale: float
     phi_offset: float
@@ -112,7 +112,7 @@ class _Plan:
     keep: bool  # the blocks, for the backward pass
 
     def factors(self, b: slice, i: slice, like_bHIN: Tensor) -> Tensor | None:
-        """Dropout's factors of a block, [b, H, I, N], numbered by graph, query, head, key; None without dropout."""
+        """Returns dropout's factors of a block, [b, H, I, N], numbered in the order graph, query, head, key; None without dropout."""
         if not self.dropout:
             return None
         like_bIHN = like_bHIN.transpose(1, 2)
@@ -158,7 +158,7 @@ class _UrpeAttention(torch.autograd.Function):
         size, heads, places = bias_BHN.shape
         weight_HE, weight_phi_HE = weight_2HE[:heads], weight_2HE[heads:]
         dq, dp_BNNE = torch.empty_like(q_BHNd), torch.empty_like(p_BNNE)
-        # Sums over the blocks, which bfloat16 would round at each: in float32 at least.
+        # Sums over the blocks are at least float32, because bfloat16 would round the sums at each block.
         exact = torch.promote_types(q_BHNd.dtype, torch.float32)
         inputs = (k_BHNd, v_BHNd, bias_BHN, weight_2HE, bias_2H)
         sums = [torch.zeros_like(t, dtype=exact) for t in inputs]
@@ -204,7 +204,7 @@ def _block(
     bias_2H: Tensor,
     plan: _Plan,
 ) -> tuple[Tensor, Tensor]:
-    """The softmax and the gate (phi_offset + φ), [b, H, I, N] both, of a block."""
+    """Returns a block's softmax [b, H, I, N] and gate (phi_offset + φ) [b, H, I, N]."""
     count, heads, queries, _ = q_bHId.shape
     places = k_bHNd.shape[2]
     maps_b2HP = torch.matmul(weight_2HE, p_bINE.reshape(count, queries * places, -1).transpose(1, 2))
@@ -217,9 +217,9 @@ def _block(
 
 
 class Sl2Attention(nn.Module):
-    """Multi-head sL2 attention of every node to every node of its graph, with θ and, unless `urpe` is "none", φ of the pairs."""
+    """Is multi-head sL2 attention from every node to every node of the same graph, with the pairs' θ and, unless `urpe` is "none", φ."""
 
-    kept_weights: list[Tensor] | None = None  # where each call adds its A [B, H, N, N]; None: they are not kept
+    kept_weights: list[Tensor] | None = None  # each call appends its A [B, H, N, N]; None: A is not kept
 
     def __init__(self, config: PPGTConfig) -> None:
         super().__init__()
@@ -231,7 +231,7 @@ class Sl2Attention(nn.Module):
         self.out = nn.Linear(width, width)
 
     def forward(self, x_BND: Tensor, p_BNNE: Tensor, mask_BN: Tensor | None) -> Tensor:
-        """[B, N, D]; `mask_BN` says which places hold nodes (None: all)."""
+        """Returns [B, N, D]; `mask_BN` is True at places that hold nodes (None: all places)."""
         size, places, width = x_BND.shape
         qkv = self.qkv(x_BND).view(size, places, 3, self.num_heads, width // self.num_heads)
         q_BHNd, k_BHNd, v_BHNd = qkv.permute(2, 0, 3, 1, 4).unbind(0)

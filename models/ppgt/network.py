@@ -1,4 +1,4 @@
-"""PPGT: a plain transformer over all pairs of a graph's nodes, with random walks as relative positions (arXiv:2504.12588).
+"""Implements PPGT: a plain transformer over all pairs of a graph's nodes, with random walks as relative positions (arXiv:2504.12588).
 
     P_ij   = [I, M, …, M^K]_ij, M = D⁻¹A;  directed graphs: the walks over reversed edges too, sharing one I
     x⁰_i   = features_i + FC(P_ii) + FC(log(1 + deg_i)) + FC(log(1 + n))                        node stem
@@ -8,19 +8,21 @@
     layer:   x += DropPath(sL2(AdaRMSN(x), p));  x += DropPath(FFN(AdaRMSN(x)))                 AdaRMSN after the last
     sL2:     graphmill.models.ppgt.attention, A_ij = φ(p_ij) · softmax_j(q_i·k_j/√d_h - |k_j|²/(2√d_h) + θ(p_ij))
 
-Every FFN is Linear, GELU, Linear. Heads: pooled graph, nodes, links, or class attention: a CLS token (learned + MLP(n)) queries the
-node states through blocks without pair terms, CLS itself not among the keys; the root bears a learned embedding, and in training
-half of the nodes' features are masked. With `models`' Graphs of one root each this is the paper's Node2Subgraph model.
+Every FFN is Linear, GELU, Linear. Heads are for pooled graphs, nodes, links, or class attention. In class attention a CLS token (learned +
+MLP(n)) queries the node states through blocks without pair terms, and CLS is not a key. The root gets a learned embedding, and in training
+the features of half of the nodes are masked. On Graphs with one root each this is the paper's Node2Subgraph model.
 
-The paper's formulas are the default. recipes/ppgt/arxiv_released.yaml has the released code's: 1 + φ for φ, q·k without 1/√d_h, normal initial
-values in the stem's FFNs, a head whose hidden layers keep the width; and on directed graphs walks and degrees that take an edge either
-way, unless walks are dual, and an edge's features where its target looks at its source. Degrees are out-degrees.
+The default is the paper's formulas. recipes/ppgt/arxiv_released.yaml has the released code's formulas: 1 + φ for φ, q·k without 1/√d_h,
+normal initial values in the stem's FFNs, a head whose hidden layers keep the width. For directed graphs the released code differs in two more
+points. Walks and degrees use edges in both directions, unless walks are dual. An edge's features belong to the pair with the edge's target
+as query and the edge's source as key. Degrees are out-degrees.
 
-With `config.local` a trained local block L (models/operators/local_blocks.py) takes node states to L(x): before each layer, whose branches are then
-scaled by g (gate), or `num_layers` times between the encoded features and the stem's sum (top: `local.top_layers` layers follow).
+With `config.local` a trained local block L (models/operators/local_blocks.py) maps node states x to L(x). Join "gate" applies L before each
+layer and scales the layer's branches by g. Join "top" applies L `num_layers` times between the encoded features and the stem's sum;
+`local.top_layers` layers follow.
 
-Cost: O(n²) pairs. Above `stem_memory` bytes only P and p are kept at that size, and the backward pass computes the stem again, block by
-block; above `pair_memory` bytes a layer's attention computes its scores again.
+Cost: O(n²) pairs. If the stem exceeds `stem_memory` bytes, only P and p are kept at this size, and the backward pass computes the stem again,
+block by block. If a layer's attention exceeds `pair_memory` bytes, the backward pass computes its scores again.
 
 Legend: B graphs, n nodes, N places per graph, D width, E edge_width, C walk channels, r roots.
 """
@@ -43,7 +45,7 @@ from graphmill.models.primitives.graphs import Graphs
 from graphmill.models.primitives.random_numbers import uniform
 from graphmill.models.primitives.segments import is_readable
 
-# Pairs of a block of the stem: on a CPU what its caches hold, elsewhere enough to fill the device.
+# Number of pairs per block of the stem: on a CPU the number that fits its caches, on other devices enough to fill the device.
 _BLOCK_PAIRS_CPU = 1 << 13
 _BLOCK_PAIRS = 1 << 19
 
@@ -61,13 +63,13 @@ class FeedForward(nn.Module):
 
 
 class PairStem(nn.Module):
-    """p_ij of all pairs, [B, N, N, E], computed in blocks of graphs that fit a CPU's caches (a GPU: that fill it)."""
+    """Computes p_ij of all pairs, [B, N, N, E], in blocks of graphs that fit a CPU's caches (on a GPU: that fill the GPU)."""
 
     def __init__(self, config: PPGTConfig) -> None:
         super().__init__()
         self.config = config
         codes = 1 + 2 * config.spe_scales
-        self.num_own = config.walk_channels + config.positions  # channels that belong to a pair, not to one end
+        self.num_own = config.walk_channels + config.positions  # channels of the pair itself, not of one node
         self.hidden = nn.Linear(codes * config.pair_channels, config.stem_hidden)
         self.out = nn.Linear(config.stem_hidden, config.edge_width)
         self.edge = None if config.edge.empty else FeatureEncoder(config.edge, config.edge_width)
@@ -81,7 +83,7 @@ class PairStem(nn.Module):
         self.norm = _norm(config, config.edge_width)
 
     def forward(self, walks_BNNC: Tensor, graphs: Graphs) -> Tensor:
-        """`walks_BNNC`: P and, with `positions`, differences of places. The backward pass computes again what exceeds `stem_memory`."""
+        """`walks_BNNC`: P and, with `positions`, differences of positions. If the stem exceeds `stem_memory`, the backward pass computes the stem again."""
         start_BNH, end_BNH = self._ends(graphs, walks_BNNC.dtype)
         edges_BNNE = (
             None if self.edge is None else graphs.padding.pad_pairs(self.edge(graphs.edge_attr), self.config.edge_query)
@@ -95,7 +97,7 @@ class PairStem(nn.Module):
             b = slice(first, first + count)
             block = (walks_BNNC[b], start_BNH[b], end_BNH[b], None if edges_BNNE is None else edges_BNNE[b])
             if again:
-                # Recomputation drops the same graphs.
+                # The recomputation drops the same graphs.
                 draws = self.config.stem_branch
                 blocks.append(checkpoint(self._pairs, *block, use_reentrant=False, preserve_rng_state=draws))
             else:
@@ -106,7 +108,7 @@ class PairStem(nn.Module):
 
     @property
     def _kept_bytes(self) -> int:
-        """Bytes that autograd keeps for a pair: SPE, either side of each GELU, each norm's input and output, and each branch's two inputs."""
+        """Bytes that autograd keeps for a pair: SPE, input and output of each GELU and of each norm, and each branch's two inputs."""
         config = self.config
         codes = (1 + 2 * config.spe_scales) * self.num_own
         of_ffn = 2 + 2 * config.stem_ratio + 2 * config.stem_branch
@@ -114,9 +116,9 @@ class PairStem(nn.Module):
         return numbers * self.hidden.weight.element_size()
 
     def _ends(self, graphs: Graphs, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Two terms [B, N, H] of the hidden layer of (i, j): from 1/n, 1/deg_i and the bias, and from 1/deg_j.
+        """Returns two terms [B, N, H] of the hidden layer of (i, j): one from 1/n, 1/deg_i and the bias, one from 1/deg_j.
 
-        Each depends on one end only, so the first linear map is applied to nodes, not to pairs.
+        Each term depends on one node of the pair only, so the first linear map is applied to nodes, not to pairs.
         """
         config, padding = self.config, graphs.padding
         codes = 1 + 2 * config.spe_scales
@@ -164,7 +166,7 @@ class NodeStem(nn.Module):
         self.root_D = nn.Parameter(torch.empty(config.width)) if config.root_embedding else None
 
     def forward(self, walks_BNNC: Tensor, graphs: Graphs, local: LocalLayers | None = None) -> Tensor:
-        """`local`: layers between the encoded features and the sum."""
+        """`local`: the local layers between the encoded features and the sum."""
         padding, dtype = graphs.padding, walks_BNNC.dtype
         x_BND = self.walks(walks_BNNC.diagonal(dim1=1, dim2=2).transpose(1, 2))
         if self.features is not None:
@@ -193,7 +195,7 @@ class NodeStem(nn.Module):
 
 
 class PPGTLayer(nn.Module):
-    """sL2 attention over all pairs, then the FFN; pre-norm."""
+    """Applies sL2 attention over all pairs, then the FFN; pre-norm."""
 
     def __init__(self, config: PPGTConfig) -> None:
         super().__init__()
@@ -208,7 +210,7 @@ class PPGTLayer(nn.Module):
 
 
 class ClassLayer(nn.Module):
-    """One token per graph looks at the graph's nodes: sL2 attention without pair terms, the token not among the keys; then the FFN."""
+    """Updates one token per graph: the token queries the graph's nodes by sL2 attention without pair terms, then passes the FFN. The token is not a key."""
 
     def __init__(self, config: PPGTConfig) -> None:
         super().__init__()
@@ -231,7 +233,7 @@ class ClassLayer(nn.Module):
         heads, channels = self.num_heads, width // self.num_heads
         q_BH1d = self.q(token_B1D).view(size, 1, heads, channels).transpose(1, 2)
         kv = self.kv(x_BND).view(size, places, 2, heads, channels).permute(2, 0, 3, 1, 4)
-        # A graph without nodes has zeros as values, not what its padding holds.
+        # A graph without nodes gets zeros as values, not the values of its padding.
         v_BHNd = kv[1] * mask_BN.view(size, 1, places, 1)
         dropout = self.attention_dropout if self.training else 0.0
         y_BH1d = sl2_attention(q_BH1d, kv[0], v_BHNd, None, mask_BN, qk_scale=self.qk_scale, dropout=dropout)
@@ -260,7 +262,7 @@ class ClassAttention(nn.Module):
 
 
 class PPGT(nn.Module):
-    """PPGT for graphs, nodes or links; see the module's docstring for the equations."""
+    """Is PPGT for graphs, nodes or links; see the module's docstring for the equations."""
 
     def __init__(self, config: PPGTConfig) -> None:
         super().__init__()
@@ -278,10 +280,10 @@ class PPGT(nn.Module):
         self.local = LocalLayers(config.local, config.width, config.num_layers)  # keeps its own initial values
 
     def forward(self, graphs: Graphs, *, epoch: int = 0) -> Tensor:
-        """[B, out_dim] for graphs; [r, out_dim] for the nodes of root_index (all if None); for links node states [n, D].
+        """Returns [B, out_dim] for graphs, [r, out_dim] for the nodes of root_index (None: all nodes), node states [n, D] for links.
 
-        With class attention and task "node" each graph has one root, and root b lies in graph b. Raises ValueError if features do not
-        fit the config, or roots do not fit the class attention (checked on the CPU only).
+        With class attention and task "node" each graph has one root, and root b is in graph b. Raises ValueError if features do not
+        fit the config, or if roots do not fit class attention (checked on the CPU only).
         """
         self._check(graphs)
         dtype = self.node_stem.walks.weight.dtype
@@ -308,7 +310,7 @@ class PPGT(nn.Module):
         return self._read(x_BND, graphs)
 
     def _differences(self, graphs: Graphs, dtype: torch.dtype) -> Tensor:
-        """[B, N, N, positions]: the place of j minus the place of i; 0 on padding."""
+        """[B, N, N, positions]: the position of j minus the position of i; 0 on padding."""
         places_BNP = graphs.padding.pad(_places(graphs, self.config, dtype))
         return (places_BNP.unsqueeze(1) - places_BNP.unsqueeze(2)) * graphs.padding.pair_mask_BNN.unsqueeze(3)
 
@@ -353,7 +355,7 @@ class PPGT(nn.Module):
 
     @torch.no_grad()
     def _initialise(self) -> None:
-        """Linear maps N(0, 0.02²) cut at two units, biases 0; the stems Kaiming-uniform (hidden: for ReLU, last: for identity)."""
+        """Initialises linear maps N(0, 0.02²) cut at ±2 and biases 0. In the stems linear maps are Kaiming-uniform (hidden: for ReLU, last: for identity)."""
         for module in self.modules():
             if isinstance(module, nn.Linear):
                 nn.init.trunc_normal_(module.weight, std=0.02)
@@ -371,7 +373,7 @@ class PPGT(nn.Module):
             if encoder is not None and encoder.linear is not None:
                 last.append(encoder.linear)
             if encoder is not None and encoder.embedding is not None:
-                # The sum over the columns has variance 1.
+                # The sum of the columns' embeddings then has variance 1.
                 nn.init.normal_(encoder.embedding.weight, std=len(encoder.features.categories) ** -0.5)
         for linear in hidden:
             nn.init.kaiming_uniform_(linear.weight, a=0)
@@ -395,7 +397,7 @@ def _places(graphs: Graphs, config: PPGTConfig, dtype: torch.dtype) -> Tensor:
 
 
 def _branch(config: PPGTConfig, width: int) -> nn.Module:
-    """The modules between a block and its residual sum."""
+    """Makes the modules between a block and its residual sum."""
     steps: list[nn.Module] = [Dropout(config.dropout)] if config.dropout else []
     if config.layer_scale is not None:
         steps.append(LayerScale(width, config.layer_scale))

@@ -31,38 +31,38 @@ class PPGTConfig:
     ffn_ratio: Count = 2
     """The FFN's inner width, in widths of the layer."""
     drop_path: Share = 0.0
-    """Per graph, the same in every layer."""
+    """Probability to drop a residual branch, drawn per graph; every layer has the same probability."""
     attention_dropout: Share = 0.0
-    """On the attention weights."""
+    """Dropout on the attention weights."""
     dropout: Share = 0.0
-    """After attention and inside the FFN; 0 in the paper."""
+    """Dropout after attention and inside the FFN; 0 in the paper."""
     layer_scale: float | None = None
     """Initial value of a learned factor per channel on each residual branch."""
     urpe: Urpe = "phi"
-    """Factor of a pair's attention after the softmax: φ, 1 + φ, or none."""
+    """Factor of a pair's attention weight after the softmax: φ, 1 + φ, or none."""
     unscaled_qk: bool = False
-    """q·k without 1/√d_h: the same functions from another start."""
+    """Compute q·k without 1/√d_h. The model can express the same functions but starts at another one."""
     # Stems
     walk_steps: Size = 24
     """K: powers of M in addition to the identity."""
     dual_walks: bool = False
-    """Also over reversed edges, for directed graphs."""
+    """Also compute walks over reversed edges, for directed graphs."""
     undirected_walks: bool = False
-    """Walks and degrees that take an edge either way (code), not as it points."""
+    """Walks and degrees use each edge in both directions (code), not only in its own direction."""
     edge_query: EdgeQuery = "source"
-    """The end of an edge that sees its features: p_ij of i → j, or of j → i (code)."""
+    """The end of an edge whose query gets the edge's features: p_ij has the features of i → j, or of j → i (code)."""
     walk_normalisation: Literal["walk", "sym"] = "walk"
-    """D⁻¹A, or D^-½ A D^-½."""
+    """Matrix of the walks: D⁻¹A, or D^-½ A D^-½."""
     spe_scales: Size = 3
     """S: 1 + 2S channels for each."""
     degree_channels: bool = True
-    """1/deg_i and 1/deg_j among the pair channels."""
+    """Add 1/deg_i and 1/deg_j to the pair channels."""
     node_sizes: bool = True
-    """FC(log(1 + deg)) and FC(log(1 + n)) in the node stem."""
+    """Add FC(log(1 + deg)) and FC(log(1 + n)) in the node stem."""
     node_degrees: bool = True
-    """no: FC(log(1 + n)) alone (released base model)."""
+    """no: the node stem has only FC(log(1 + n)) (released base model)."""
     positions: Size = 0
-    """Number of last columns of numeric node features that are a place (superpixels): pair channels have the difference of two places, and a Linear of the place replaces FC(log(1 + n))."""
+    """Number of the last columns of numeric node features that hold a position (superpixels). Pair channels then contain the difference of two positions, and a Linear of the position replaces FC(log(1 + n))."""
     stem_hidden: Count = 128
     """Inner width of the pair stem's first MLP."""
     edge_width: Count = 64
@@ -72,41 +72,41 @@ class PPGTConfig:
     stem_ratio: Count = 2
     """Inner width of the stem's FFNs, in widths of a pair's state."""
     stem_branch: bool = False
-    """The stem's FFNs have layer_scale and drop_path too (released ogbn-arxiv model)."""
+    """Also apply layer_scale and drop_path to the stem's FFNs (released ogbn-arxiv model)."""
     input_norms: bool = False
-    """Norms of x⁰ before the layers and of p before the stem's FFNs (released base model)."""
+    """Add a norm of x⁰ before the layers and a norm of p before the stem's FFNs (released base model)."""
     norm: Literal["ada", "ada_identity", "rms"] = "ada"
-    """AdaRMSN (paper) | the same, but α = 1 and β = 0 at the start, which is the identity | RMSNorm with a factor per channel (studies)."""
+    """AdaRMSN (paper) | AdaRMSN that starts as the identity (α = 1, β = 0) | RMSNorm with a factor per channel (for studies)."""
     stem_init: Literal["kaiming", "normal"] = "kaiming"
     """Initial values of the stem's FFNs."""
     stem_memory: Size = 1 << 29
-    """Bytes that the pair stem may keep for the backward pass; with more to keep it computes them again."""
+    """Bytes that the pair stem may keep for the backward pass. A stem that needs more is computed again."""
     pair_memory: Size = PAIR_MEMORY
-    """Bytes that each layer's attention may keep likewise."""
+    """Bytes that each layer's attention may keep for the backward pass. Attention that needs more is computed again."""
     # Head
     pool: Pool = "sum"
     """Pooling of a graph's node states."""
     pool_norm: bool = False
-    """BatchNorm on the pooled state."""
+    """Apply BatchNorm to the pooled state."""
     head_layers: Count = 3
     """Linear layers of the head."""
     head_shape: Literal["halving", "constant"] = "halving"
-    """Each of the head's layers half as wide as the one before, or all of one width."""
+    """Each layer of the head is half as wide as the layer before, or all layers have one width."""
     head_dropout: Share = 0.0
     """Dropout between the head's layers."""
     readout: Literal["direct", "class_attention"] = "direct"
-    """Class attention: one output per graph, of its root if task is "node"."""
+    """class_attention: one output per graph; with task "node" this is the output of the graph's root."""
     class_layers: Size = 2
     """Layers of class attention."""
     class_norm: Literal["each", "before"] = "each"
-    """each: class attention normalises the nodes in each of its layers; before: once before them (released ogbn-arxiv model)."""
+    """each: class attention normalises the nodes in each of its layers; before: once before its layers (released ogbn-arxiv model)."""
     root_embedding: bool = False
     """Add a learned vector to the roots."""
     node_masking: Share = 0.0
-    """Share of the nodes whose features are zeroed, in training."""
+    """Share of the nodes whose features are set to zero in training."""
     input_dropout: Share = 0.0
-    """On numeric node features; 0 in the paper."""
-    # Departures from the paper, all off.
+    """Dropout on numeric node features; 0 in the paper."""
+    # Departures from the paper, all off by default.
     local: LocalOptions = field(default_factory=LocalOptions)
     scale_rows: bool = False
     """Each node's numeric features divided by the sum of their absolute values, as for bags of words."""
@@ -137,5 +137,5 @@ class PPGTConfig:
 
     @property
     def pair_channels(self) -> int:
-        """Channels of a pair before SPE: P_ij, differences of places, 1/n and, with `degree_channels`, 1/deg_i and 1/deg_j."""
+        """Channels of a pair before SPE: P_ij, differences of positions, 1/n and, with `degree_channels`, 1/deg_i and 1/deg_j."""
         return self.walk_channels + self.positions + (3 if self.degree_channels else 1)

@@ -1,1 +1,1 @@
-"""Sums over segments, norms, dropout by position, propagation, the Graphs that a model takes. Imports: models.options."""
+"""Has sums over segments, norms, dropout by position, propagation, and the class Graphs, the input of a model. Imports: models.options."""

@@ -1,9 +1,9 @@
-"""AdaRMSN: RMS normalisation that can keep the size of its input (PPGT, arXiv:2504.12588).
+"""Implements AdaRMSN: RMS normalisation that can keep the size of its input (PPGT, arXiv:2504.12588).
 
     y = x / rms(x) · rms(α ⊙ x + β),        rms(x) = √(mean x² + ε), over the last axis
 
-With α = 0, β = 1 (the initial values) it is RMSNorm. With α = 1, β = 0 it is exactly the identity, because both roots hold the same ε: a
-node's degree, which a sum over neighbours encodes in the size of its state, can then pass. ε = 1e-6.
+With α = 0, β = 1 (the initial values) AdaRMSN is RMSNorm. With α = 1, β = 0 it is exactly the identity, because both roots hold the same ε.
+The identity keeps the size of a node's state, in which a sum over neighbours encodes the node's degree. ε = 1e-6.
 """
 
 import torch
@@ -16,7 +16,7 @@ _EPS = 1e-6
 
 
 class _AdaRMSNorm(torch.autograd.Function):
-    """The formula with its gradient in closed form: it keeps x and two numbers per row, instead of autograd's four tensors."""
+    """Computes the formula and its gradient in closed form. This keeps x and two numbers per row; autograd would keep four tensors."""
 
     @staticmethod
     def forward(ctx: FunctionCtx, x: Tensor, alpha_D: Tensor, beta_D: Tensor) -> Tensor:
@@ -47,7 +47,7 @@ class _AdaRMSNorm(torch.autograd.Function):
 
 
 class AdaRMSNorm(nn.Module):
-    """AdaRMSN over the last axis, of `width` entries; computes half-precision input in float32 and returns its type."""
+    """Applies AdaRMSN to the last axis, of `width` entries. Half-precision input is computed in float32 and returned in its own type."""
 
     def __init__(self, width: int, *, identity: bool = False) -> None:
         """`identity`: α = 1 and β = 0 at the start."""

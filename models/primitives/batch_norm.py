@@ -1,5 +1,5 @@
-"""Batch normalisation over rows that also accepts fewer than two rows, rows that are spread over workers, and recomputation; and layer
-normalisation whose gradients are summed in float32, whatever the type of its rows."""
+"""Implements batch normalisation over rows, which also accepts fewer than two rows, rows that are spread over workers, and recomputation.
+Implements layer normalisation that sums gradients in float32 for every type of rows."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +12,8 @@ from graphmill.models.primitives.segments import at_least_float32
 
 
 class AllRows(Protocol):
-    """Rows that are spread over workers, with means over all of them; `graphmill.models.parallel.global_terms.ShardedNodes`."""
+    """Represents rows that are spread over workers, and computes means over all rows; implemented by
+    `graphmill.models.parallel.global_terms.ShardedNodes`."""
 
     @property
     def total(self) -> int: ...
@@ -23,20 +24,20 @@ class AllRows(Protocol):
 
 
 def normalise(norm: nn.Module, x_nD: Tensor, all_rows: AllRows | None) -> Tensor:
-    """`norm` of rows; a batch norm takes its moments over `all_rows`, of which these are a part."""
+    """Applies `norm` to rows. A batch norm computes its moments over `all_rows`; the rows are a part of `all_rows`."""
     return norm(x_nD, all_rows) if isinstance(norm, RowBatchNorm) else norm(x_nD)
 
 
 class RowBatchNorm(nn.BatchNorm1d):
-    """BatchNorm1d over [n, D]; fewer than two rows have no variance and are normalised by the running statistics.
+    """Is BatchNorm1d over [n, D]. Fewer than two rows have no variance, so the running statistics normalise them.
 
     Models pass packed rows, never padding.
     """
 
-    counts = True  # False: running statistics stay as they are
+    counts = True  # False: running statistics do not change
 
     def forward(self, x_nD: Tensor, all_rows: AllRows | None = None) -> Tensor:
-        """With `all_rows`, x is a worker's part of them, a call in training is collective, and all workers have the same running statistics."""
+        """With `all_rows`, x is a worker's part of all rows. A call in training is then collective, and all workers get the same running statistics."""
         if self.training and (x_nD.shape[0] if all_rows is None else all_rows.total) < 2:
             return nn.functional.batch_norm(
                 x_nD, self.running_mean, self.running_var, self.weight, self.bias, False, 0.0, self.eps
@@ -44,7 +45,7 @@ class RowBatchNorm(nn.BatchNorm1d):
         if not self.training or (all_rows is None and self.counts):
             return super().forward(x_nD)
         if all_rows is None:
-            # Updates copies: recomputation must keep as many tensors for the backward pass as the first computation.
+            # This updates copies, because the recomputation must keep as many tensors for the backward pass as the first computation.
             mean_D, var_D, momentum = self._running()
             kept = mean_D.clone(), var_D.clone()
             return nn.functional.batch_norm(x_nD, *kept, self.weight, self.bias, True, momentum, self.eps)
@@ -66,7 +67,7 @@ class RowBatchNorm(nn.BatchNorm1d):
         self.num_batches_tracked.add_(1)
 
     def _running(self) -> tuple[Tensor, Tensor, float]:
-        """Mean, variance, and the share of a new batch."""
+        """Returns the running mean, the running variance, and the weight of a new batch."""
         assert self.running_mean is not None
         assert self.running_var is not None
         assert self.momentum is not None
@@ -75,7 +76,7 @@ class RowBatchNorm(nn.BatchNorm1d):
 
 @contextmanager
 def computing_again(layer: nn.Module) -> Iterator[None]:
-    """Within it the layer's batches do not enter running statistics: they did in the first computation."""
+    """Is a context in which batches do not update the layer's running statistics, because the first computation already updated them."""
     norms = [module for module in layer.modules() if isinstance(module, RowBatchNorm)]
     for norm in norms:
         norm.counts = False
@@ -87,10 +88,10 @@ def computing_again(layer: nn.Module) -> Iterator[None]:
 
 
 class LayerNorm(nn.LayerNorm):
-    """nn.LayerNorm that normalises half-precision rows in float32 and returns their type.
+    """Is an nn.LayerNorm that normalises half-precision rows in float32 and returns the rows' type.
 
-    For bfloat16 rows PyTorch's CPU kernel adds up the gradients of weight and bias in bfloat16: with 3000 rows, the gradient of one
-    entry was off by 7 % (more with fewer threads, since each thread keeps its own sum).
+    For bfloat16 rows PyTorch's CPU kernel adds up the gradients of weight and bias in bfloat16. With 3000 rows, the gradient of one
+    entry was wrong by 7 %. Fewer threads make the error larger, because each thread keeps its own sum.
     """
 
     def forward(self, x: Tensor) -> Tensor:

@@ -1,9 +1,9 @@
-"""The input of every model: one or several graphs packed one after another, and the padded view that dense models compute on.
+"""Defines the input of every model: one or several graphs packed one after another, and the padded view that dense models use.
 
 Legend: B graphs, n nodes and E edges of all graphs together, N places per graph in the padded view, D channels.
 
-Pairs: entry [b, i, j] of a padded pair tensor belongs to the edge i → j (the adjacency matrix's A_ij = 1), which for an attention
-model is query i looking at key j, and for a random walk its start i and end j. Undirected graphs hold every edge both ways.
+Pairs: entry [b, i, j] of a padded pair tensor belongs to the edge i → j (the adjacency matrix's A_ij = 1). For an attention
+model i is the query and j the key; for a random walk i is the start and j the end. Undirected graphs hold every edge in both directions.
 """
 
 from collections.abc import Iterator, Mapping
@@ -21,19 +21,19 @@ from graphmill.models.primitives.segments import Grouping, at_least_float32, is_
 
 @dataclass(frozen=True)
 class Graphs:
-    """A batch of graphs; a single large graph is a batch of one. Graph b has the nodes [node_ptr[b], node_ptr[b + 1])."""
+    """Holds a batch of graphs; a single large graph is a batch of one. Graph b has the nodes [node_ptr[b], node_ptr[b + 1])."""
 
     node_ptr: Tensor  # int64 [B + 1]
     edge_index: Tensor  # int64 [2, E]: source over destination, positions in the batch; edges may come in any order
     x: Tensor | None = None  # [n, F]: int64 categories or floating-point features
-    edge_attr: Tensor | None = None  # [E, F']: likewise, of the edges
-    node_id: Tensor | None = None  # int64 [n], permanent ids: GECO orders nodes by them
+    edge_attr: Tensor | None = None  # [E, F']: the same for edges
+    node_id: Tensor | None = None  # int64 [n], permanent ids: GECO orders nodes by these ids
     root_index: Tensor | None = None  # int64 [r]: the nodes whose outputs are computed; None: all of them
     encodings: Mapping[str, Tensor] = field(default_factory=dict)  # precomputed rows per node, [n, k] each
     edge_coefficient: Tensor | None = None  # [E]: factor of each message in `adjacency`
-    degree: Tensor | None = None  # int64 [n]: replaces degrees by these edges (`graphmill.samplers.batches.minibatch`)
+    degree: Tensor | None = None  # int64 [n]: replaces the batch's degrees (`graphmill.samplers.batches.minibatch`)
     max_nodes: int | None = None  # N, if the caller knows it (avoids waiting for the device)
-    max_edges: int | None = None  # the most edges of any graph, likewise (TokenGT's tokens)
+    max_edges: int | None = None  # largest edge count of a graph, if known (TokenGT's tokens)
 
     @cached_property
     def num_graphs(self) -> int:
@@ -41,7 +41,7 @@ class Graphs:
 
     @cached_property
     def num_nodes(self) -> int:
-        """n; from the rows at hand, else from node_ptr."""
+        """n; read from a tensor's rows if there is one, else from node_ptr."""
         for rows in (self.x, self.node_id):
             if rows is not None:
                 return rows.shape[0]
@@ -69,12 +69,12 @@ class Graphs:
 
     @cached_property
     def by_source(self) -> Grouping:
-        """The edges, grouped by the node they leave."""
+        """The edges, grouped by source node."""
         return Grouping(self.edge_index[0], self.num_nodes)
 
     @cached_property
     def by_destination(self) -> Grouping:
-        """The edges, grouped by the node they enter."""
+        """The edges, grouped by destination node."""
         return Grouping(self.edge_index[1], self.num_nodes)
 
     @cached_property
@@ -97,12 +97,13 @@ class Graphs:
         )
 
     def ascending(self, in_ptr: Tensor) -> "Graphs":
-        """The same graphs, with the promise that edges ascend in destination: node v's in-edges are [in_ptr[v], in_ptr[v + 1]), in_ptr int64 [n + 1]."""
+        """Returns the same graphs, marked as sorted: the caller promises that edges ascend in destination. Node v's in-edges are
+        [in_ptr[v], in_ptr[v + 1]), in_ptr int64 [n + 1]."""
         vars(self)["by_destination"] = Grouping(self.edge_index[1], self.num_nodes, in_ptr)
         return self
 
     def with_rows(self, **rows: Any) -> "Graphs":
-        """The same edges with other rows or roots; keeps the cached properties of the edges."""
+        """Returns the same edges with other rows or roots; keeps the cached properties of the edges."""
         made = replace(self, **rows)
         known = {name: value for name, value in vars(self).items() if name not in self.__dataclass_fields__}
         vars(made).update(known)
@@ -120,7 +121,7 @@ class Padding:
     """Moves rows between the packed and the padded layout. Node k of graph b is in place k; later places are padding."""
 
     def __init__(self, graphs: Graphs) -> None:
-        """Raises ValueError where `max_nodes` is below the largest graph (read on the CPU only)."""
+        """Raises ValueError if `max_nodes` is below the size of the largest graph (checked on the CPU only)."""
         size_B = graphs.size_B
         if graphs.max_nodes is None:
             self.num_places = int(size_B.max()) if size_B.numel() else 0
@@ -152,7 +153,7 @@ class Padding:
         return self.pair_index("source")
 
     def pair_index(self, query: EdgeQuery) -> Tensor:
-        """int64 [E]: the flat index of [b, i, j] for the edge i → j, or with `query` "target" of [b, j, i], where j looks at i."""
+        """int64 [E]: the flat index of [b, i, j] for the edge i → j. With `query` "target" it is the flat index of [b, j, i]: j is the query."""
         first, second = self.edge_index if query == "source" else self.edge_index.flip(0)
         return self.slot_n[first] * self.num_places + self.place_n[second]
 
@@ -182,14 +183,14 @@ class Padding:
 
 
 def unit_values(v_BHNd: Tensor) -> Tensor:
-    """[B, H, N, N]: the unit vector of each place's number as its value; attention over these values returns its weights."""
+    """[B, H, N, N]: the value of place j is unit vector j. Attention over these values returns the attention weights."""
     places = v_BHNd.shape[2]
     return torch.eye(places, dtype=v_BHNd.dtype, device=v_BHNd.device).expand(*v_BHNd.shape[:3], places)
 
 
 def pair_blocks(num_graphs: int, places: int, per_pair: int, room: int) -> Iterator[tuple[slice, slice]]:
-    """Graphs and queries of each block of about `room` numbers, `per_pair` a pair: several whole graphs, or some queries of one. Attention over
-    all pairs of a graph's nodes has its values for one block at a time."""
+    """Yields the graphs and queries of each block. A block has about `room` numbers, `per_pair` for each pair, and covers several whole graphs or
+    some queries of one graph. Attention over all pairs of a graph's nodes then holds its values for one block at a time."""
     graphs = room // max(places * places * per_pair, 1)
     queries = max(places, 1) if graphs else max(room // (places * per_pair), 1)
     for b in range(0, num_graphs, max(graphs, 1)):

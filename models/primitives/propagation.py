@@ -1,8 +1,8 @@
-"""Parameter-free propagation ÂX over in-edges, deterministic and without scatter, forward and backward.
+"""Computes parameter-free propagation ÂX over in-edges. Forward and backward are deterministic and use no scatter.
 
 Row i of the adjacency lists the sources of node i's in-edges (CSC of the graph = CSR by destination), so one segmented
-sum per node gives AX, and the transposed lists give Aᵀ for the backward pass. Degree normalisation scales rows before
-and after; no normalised edge weights are ever stored.
+sum per node gives AX. The backward pass uses the transposed lists for Aᵀ. Degree normalisation scales the rows before
+and after the sum; no normalised edge weights are stored.
 """
 
 from collections.abc import Callable
@@ -18,14 +18,14 @@ from graphmill.models.primitives.segments import Grouping, at_least_float32, is_
 
 
 class SourceLists(NamedTuple):
-    """Lists of sources per row; indptr and indices share one integer dtype, as the kernels need."""
+    """Holds lists of sources per row; indptr and indices share one integer dtype, because the kernels require it."""
 
     indptr: Tensor  # [N+1]
     indices: Tensor  # [E]
     weight: Tensor | None  # [E]
 
     def reversed(self, num_columns: int) -> "SourceLists":
-        """The transposed lists of `num_columns` sources, each in ascending row order. One stable sort of E numbers."""
+        """Returns the transposed lists of `num_columns` sources, each in ascending row order, by one stable sort of E numbers."""
         num_rows = self.indptr.numel() - 1
         row_E = torch.repeat_interleave(
             torch.arange(num_rows, dtype=self.indices.dtype, device=self.indices.device), self.indptr.diff().long()
@@ -37,7 +37,7 @@ class SourceLists(NamedTuple):
 
 
 class Propagation(Protocol):
-    """A local block's view of a graph: the number of rows here, and ÂX for them."""
+    """Is a local block's view of a graph: the number of rows in this process, and ÂX for these rows."""
 
     @property
     def num_nodes(self) -> int: ...
@@ -51,16 +51,16 @@ class Propagation(Protocol):
 
 
 class Adjacency:
-    """The in-edges of N nodes, with its degree factors and its transpose computed once and kept.
+    """Holds the in-edges of N nodes; degree factors and the transpose are computed once and kept.
 
     Build it from CSC arrays: `indptr` int64 [N+1] and `indices` int32 or int64 [E], where
     `indices[indptr[i]:indptr[i+1]]` are the sources of node i's in-edges. Multi-edges count once each; self loops are
     used as given and never added. `edge_weight` [E], at least 0, multiplies each edge and takes no gradient.
     `degree` [N] replaces the nodes' degrees, in and out, if the edges are a sample whose weights estimate sums over all edges.
     `edge_feature` [E, F] are rows for blocks that read them (models/operators/local_blocks.py); ÂX does not.
-    `symmetric=True` promises A = Aᵀ (every edge both ways, with the same weight), which spares the transpose;
-    `transposed` is a transpose that the caller already has. `num_sources`: sources are nodes of another set of so many, as in a relation of a typed
-    graph; ÂX is then a `mean` or a `sum` of X [num_sources, D].
+    `symmetric=True` promises A = Aᵀ (every edge in both directions, with the same weight), so that no transpose is computed;
+    `transposed` is a transpose that the caller already has. `num_sources`: sources belong to another set of num_sources nodes, as in a relation of
+    a typed graph; ÂX is then a `mean` or a `sum` of X [num_sources, D].
     """
 
     all_rows: AllRows | None = None
@@ -109,12 +109,12 @@ class Adjacency:
 
     @cached_property
     def by_destination(self) -> Grouping:
-        """The edges in the order of the lists, grouped by the node they enter."""
+        """The edges in the order of the lists, grouped by destination node."""
         return group_by_row(self._rows)
 
     @cached_property
     def by_source(self) -> Grouping:
-        """The same edges, grouped by the node they leave."""
+        """The same edges, grouped by source node."""
         return Grouping(self._rows.indices.long(), self.num_sources)
 
     def propagate(self, x_ND: Tensor, normalisation: Normalisation = "mean") -> Tensor:
@@ -123,7 +123,7 @@ class Adjacency:
 
         A[i, j] counts (or weighs) the edges j → i. Degrees are sums of the edge weights, if any. For an undirected
         graph `sym` is the usual D^-½AD^-½; for a directed one the source is scaled by its out-degree. A node without
-        in-edges gets a zero row. No self loops are added but with gcn. O(E·D) time, no memory of size E·D. Raises ValueError on a wrong
+        in-edges gets a zero row. Only gcn adds self loops. O(E·D) time, no memory of size E·D. Raises ValueError on a wrong
         shape or normalisation.
         """
         check_propagation(x_ND, self.num_sources, normalisation)
@@ -174,7 +174,7 @@ class Adjacency:
 def row_factors(
     normalisation: str, dtype: torch.dtype, degree: Callable[[bool], Tensor]
 ) -> tuple[Tensor | None, Tensor | None]:
-    """(left, right) [N, 1] with Â = diag(left) A diag(right), None for ones; `degree(transposed)` are the sums over A's rows or columns."""
+    """Returns (left, right) [N, 1] with Â = diag(left) A diag(right), None for ones; `degree(transposed)` gives the sums of A's rows or columns."""
     if normalisation == "sum":
         return None, None
     if normalisation == "mean":
@@ -207,7 +207,7 @@ def check_propagation(x_ND: Tensor, num_nodes: int, normalisation: str) -> None:
 
 
 class Propagate(torch.autograd.Function):
-    """ÂX, or ÂᵀX when transposed; each is the other's gradient, so it differentiates any number of times."""
+    """Computes ÂX, or ÂᵀX if transposed. Each is the other's gradient, so the function is differentiable any number of times."""
 
     @staticmethod
     def forward(ctx, x_ND: Tensor, adjacency: Any, normalisation: str, transposed: bool) -> Tensor:
@@ -223,8 +223,8 @@ def sum_rows(rows: SourceLists, x_ND: Tensor) -> Tensor:
     """Returns y [N, D] with y_i = Σ_e weight_e · x[indices_e] over row i's edges, by the device's faster kernel.
 
     CPU: embedding_bag (1M edges, D = 128, one thread: 25 ms, against 48 ms for sparse CSR and 700 ms for index_add).
-    CUDA: sparse CSR; embedding_bag instead under `torch.use_deterministic_algorithms`, since it sums each row in one
-    fixed order, which cuSPARSE does not promise. Sums are taken in float32 at least, whatever autocast says, and have x's dtype.
+    CUDA: sparse CSR, or embedding_bag under `torch.use_deterministic_algorithms`, because embedding_bag sums each row in a fixed order and
+    cuSPARSE does not promise this. Sums are computed in at least float32, also under autocast, and returned in x's dtype.
     """
     if rows.indices.numel() == 0 or x_ND.shape[1] == 0:
         return x_ND.new_zeros(rows.indptr.numel() - 1, x_ND.shape[1])
@@ -249,7 +249,7 @@ def sum_rows_bag(rows: SourceLists, x_ND: Tensor) -> Tensor:
 
 
 def sum_rows_csr(rows: SourceLists, x_ND: Tensor) -> Tensor:
-    """`sum_rows` by a sparse CSR matrix product. Not under autocast, which would round float32 terms and sums to 8 bits."""
+    """Computes `sum_rows` by a sparse CSR matrix product. Turns autocast off, because it would round float32 terms and sums to 8 bits."""
     wide_ND = at_least_float32(x_ND)  # weights keep their bits too
     weight = torch.ones(1, device=x_ND.device).expand(rows.indices.numel()) if rows.weight is None else rows.weight
     with torch.autocast(x_ND.device.type, enabled=False):
@@ -295,7 +295,7 @@ def check_lists(
                 f"indices must lie in [0, {num_nodes}), got {int(indices.min())} to {int(indices.max())}; "
                 "renumber the edges to rows of the batch"
             )
-    # int32 halves the index traffic; it holds while row starts (up to E) fit.
+    # int32 halves the index traffic; it is possible only if the row starts (up to E) fit.
     dtype = torch.int32 if indices.dtype == torch.int32 and indices.numel() < 2**31 else torch.int64
     return SourceLists(indptr.to(dtype), indices.to(dtype), weight)
 

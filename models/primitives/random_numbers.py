@@ -1,10 +1,10 @@
-"""Random numbers of training as functions of a key and an element's number: the same on every device, independent of earlier draws.
+"""Computes random numbers of training as functions of a key and an element's index: the same on every device, independent of earlier draws.
 
 The key of one draw comes from PyTorch's default generator on the CPU, which the trainer seeds from (seed, epoch, batch, rank). So a
-model's draws follow from the position in the run alone, and checkpoints need no state of a GPU's generator.
+model's draws depend only on the position in the run, and checkpoints need no state of a GPU's generator.
 
-Element i is a part of SplitMix64's word (Steele, Lea, Flood, OOPSLA 2014) for a counter. 10.5M elements of `levels`, one thread: 11 ms,
-against 17 ms by the CPU's generator and as many bits.
+Element i is a part of SplitMix64's word (Steele, Lea, Flood, OOPSLA 2014) for a counter. Setting: 10.5M elements of `levels`, one thread.
+This module takes 11 ms; the CPU's generator takes 17 ms for the same number of bits.
 """
 
 import math
@@ -16,17 +16,17 @@ from torch import Tensor
 GOLDEN = 0x9E3779B97F4A7C15
 _ROUNDS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1))
 _MASK = (1 << 64) - 1
-_BLOCK = 1 << 14  # words: they and their intermediates stay in a CPU's cache
+_BLOCK = 1 << 14  # words of a chunk, which stays in a CPU's cache
 Device = torch.device | str | None
 
 
 def signed(word: int) -> int:
-    """The int64 with the same 64 bits."""
+    """Returns the int64 with the same 64 bits."""
     return word - (1 << 64) if word >= (1 << 63) else word
 
 
 def mix_int(value: int) -> int:
-    """SplitMix64's next word after the state `value`."""
+    """Returns SplitMix64's next word after the state `value`."""
     z = (value + GOLDEN) & _MASK
     for shift, factor in _ROUNDS:
         z = ((z ^ (z >> shift)) * factor) & _MASK
@@ -34,7 +34,7 @@ def mix_int(value: int) -> int:
 
 
 def mix(state: Tensor) -> Tensor:
-    """`mix_int` of each int64, whose products wrap and whose shifts are made logical."""
+    """Applies `mix_int` to each int64. Products wrap, and shifts are made logical."""
     z = state + signed(GOLDEN)
     for shift, factor in _ROUNDS:
         z = (z ^ ((z >> shift) & ((1 << (64 - shift)) - 1))) * signed(factor)
@@ -42,7 +42,7 @@ def mix(state: Tensor) -> Tensor:
 
 
 def draw_key() -> int:
-    """A key from the default generator on the CPU."""
+    """Draws a key from the default generator on the CPU."""
     return int(torch.empty((), dtype=torch.int64, device="cpu").random_())
 
 
@@ -98,6 +98,6 @@ def gaussians(shape: Sequence[int], device: Device = None, dtype: torch.dtype = 
 
 
 def box_muller(first: Tensor, second: Tensor) -> Tensor:
-    """float64 standard normal numbers of two independent words of 32 random bits each."""
+    """Makes float64 standard normal numbers from two independent words of 32 random bits each."""
     radius = (-2 * ((first.double() + 0.5) / (1 << 32)).log()).sqrt()
     return radius * (second.double() * (2 * math.pi / (1 << 32))).cos()

@@ -1,7 +1,7 @@
-"""Rows in groups: sums per group and the spreading of group values to rows, each the other's gradient, and both at once, without atomics.
+"""Sums rows per group and spreads group values to rows; each operation is the other's gradient. A third operation does both at once. None uses atomics.
 
-A sum adds a group's rows in ascending row order, forward and backward, on every device; `index_add` on a GPU does not.
-Half-precision rows are added up in float32, and the sum rounded once.
+A sum adds a group's rows in ascending row order, forward and backward, on every device; `index_add` on a GPU has no fixed order.
+Half-precision rows are added up in float32, and the sum is rounded once.
 
 Shapes: E rows, S groups (T of another grouping of the same rows), D channels (any number of trailing axes), K heads of C channels.
 """
@@ -17,12 +17,12 @@ _INT32_MAX = 2**31 - 1
 
 
 class Grouping:
-    """E rows, each in one of S groups, with the lists of rows per group (built on first use, one stable sort)."""
+    """Holds E rows, each in one of S groups, and the lists of rows per group (built on first use by one stable sort)."""
 
     def __init__(self, group_E: Tensor, num_groups: int, ptr: Tensor | None = None) -> None:
         """`ptr` int64 [S + 1] promises that the rows are sorted and group s is [ptr[s], ptr[s + 1]).
 
-        Raises ValueError on a group outside [0, S) (read on the CPU only).
+        Raises ValueError on a group outside [0, S) (checked on the CPU only).
         """
         if group_E.numel() and is_readable(group_E):
             low, high = int(group_E.min()), int(group_E.max())
@@ -43,10 +43,10 @@ class Grouping:
         """(ptr [S + 1], row [E]): group s holds the rows row[ptr[s]:ptr[s + 1]]."""
         if self._ptr is not None:
             return self._ptr, torch.arange(self.group_E.numel(), device=self.group_E.device)
-        # Half as many bytes are sorted in two thirds of the time.
+        # A sort of int32 reads half the bytes and takes two thirds of the time.
         group_E = self.group_E.int() if self.num_groups < _INT32_MAX else self.group_E
         sorted_E, row_E = torch.sort(group_E, stable=True)
-        # searchsorted needs no wait for the device, which bincount does.
+        # searchsorted does not wait for the device; bincount does.
         bounds = torch.arange(self.num_groups + 1, device=group_E.device, dtype=group_E.dtype)
         return torch.searchsorted(sorted_E, bounds), row_E
 
@@ -69,7 +69,7 @@ class Grouping:
         return self.sum(x_ED) / count_S.view(-1, *[1] * (x_ED.dim() - 1))
 
     def carry(self, x_SKC: Tensor, weight_EK: Tensor, to: "Grouping") -> Tensor:
-        """[S, K, C] → [T, K, C]: `to.sum(weight ⊙ self.spread(x))`, with no row of K C numbers for each of E. Differentiable once."""
+        """[S, K, C] → [T, K, C]: `to.sum(weight ⊙ self.spread(x))`, without a tensor [E, K, C]. Differentiable once."""
         if not len(weight_EK) == self.group_E.numel() == to.group_E.numel():
             got = f"{len(weight_EK)} weights, {self.group_E.numel()} and {to.group_E.numel()} entries"
             raise ValueError(f"a weighted sum needs one weight per entry of both groupings, got {got}")
@@ -77,7 +77,7 @@ class Grouping:
 
 
 class _Move(torch.autograd.Function):
-    """The sum per group or the spreading; each is the other's gradient, so it differentiates any number of times."""
+    """Computes the sum per group or the spreading. Each is the other's gradient, so the function is differentiable any number of times."""
 
     @staticmethod
     def forward(ctx, x: Tensor, grouping: Grouping, summing: bool) -> Tensor:
@@ -115,7 +115,7 @@ _BLOCK = 1 << 14  # rows; with 64 channels they stay in a processor's cache
 
 
 def _weighted_sum(x_SKC: Tensor, weight_EK: Tensor, row_E: Tensor, to: Grouping) -> Tensor:
-    """[T, K, C] in the wider of the two types: of each group the sum of weight_e ⊙ x[row_e]."""
+    """[T, K, C]: for each group the sum of weight_e ⊙ x[row_e], in the wider of the two types."""
     dtype = torch.promote_types(x_SKC.dtype, weight_EK.dtype)
     wide = torch.promote_types(dtype, torch.float32)
     if not x_SKC.numel() or not len(row_E):
@@ -144,10 +144,10 @@ def _sum(x_ED: Tensor, grouping: Grouping) -> Tensor:
     if x_ED.numel() == 0:
         return x_ED.new_zeros(shape)
     if grouping.num_groups == 1:
-        # One large graph: a tree over all rows, where the lists would be added one row after another.
+        # For one large graph this is a tree sum over all rows; the lists would be added one row after another.
         return x_ED.sum(0, keepdim=True)
     ptr_S, row_E = grouping.lists
-    wide = at_least_float32(x_ED) if x_ED.device.type == "cpu" else x_ED  # a GPU's kernel adds up in float32 itself
+    wide = at_least_float32(x_ED) if x_ED.device.type == "cpu" else x_ED  # the GPU kernel itself adds up in float32
     out_SD = torch.nn.functional.embedding_bag(
         row_E, wide.reshape(wide.shape[0], -1).contiguous(), ptr_S, mode="sum", include_last_offset=True
     )
@@ -157,17 +157,17 @@ def _sum(x_ED: Tensor, grouping: Grouping) -> Tensor:
 def reduce_runs(x_ED: Tensor, ptr: Tensor, reduction: str) -> Tensor:
     """[E, D] → [S, D]: "sum", "mean" or "max" of the rows [ptr[s], ptr[s + 1]), in ascending order, in x's dtype.
 
-    `segment_reduce` adds in a fixed order, unlike a scatter on the GPU; but its running sum has the rows' precision, and in bfloat16
-    256 + 1 is 256. So half precision goes through float32.
+    `segment_reduce` adds in a fixed order, unlike a scatter on the GPU. But its running sum has the rows' precision, and in bfloat16
+    256 + 1 is 256. So half-precision rows are converted to float32 first.
     """
     return torch.segment_reduce(at_least_float32(x_ED), reduction, offsets=ptr, axis=0).to(x_ED.dtype)
 
 
 def is_readable(x: Tensor) -> bool:
-    """Whether a check may read values: on a CPU, and not while `torch.export` or `torch.compile` traces shapes alone."""
+    """Whether a check may read values: only on a CPU, and not while `torch.export` or `torch.compile` traces, because a trace has only shapes."""
     return x.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
 def at_least_float32(x: Tensor) -> Tensor:
-    """x, in float32 if it is of half precision."""
+    """Returns x, converted to float32 if it has half precision."""
     return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x

@@ -1,21 +1,21 @@
-"""Circular convolutions of any length N through transforms of a fast length L (docs/decisions/0011).
+"""Computes circular convolutions of any length N through transforms of a fast length L (docs/decisions/0011).
 
-A transform of a length with large prime factors is several times slower. So the signal is padded with zeros to a fast L ≥ 2N - 1, and the
-filter is repeated periodically over the lags -(N-1) … N-1: the first N places of the product's inverse transform are then the circular
-convolution of length N, exactly.
+A transform is several times slower if its length has large prime factors. So the signal is padded with zeros to a fast L ≥ 2N - 1, and the
+filter is repeated periodically over the lags -(N-1) … N-1. The first N positions of the product's inverse transform are then exactly the
+circular convolution of length N.
 """
 
 from torch import Tensor
 
-_SHORT = 1 << 14  # places that a processor's cache holds
+_SHORT = 1 << 14  # positions that fit a processor's cache
 
 
 def transform_length(num_positions: int) -> int:
-    """The length L of the transforms for N positions: N itself, or the fast length from 2N - 1 on that costs least, if that costs less.
+    """Returns the length L of the transforms for N positions: the cheapest fast length L ≥ 2N - 1 if it costs less than N, else N.
 
-    Costs per place, products with the features' spectra included, are relative to a power of two: 1.4 with small factors, 2.8 with large
-    ones, 5.5 for odd N (a compromise between N of 16 thousand and a million with MKL; docs/decisions/0011); less for short transforms, which a
-    processor's cache holds. cuFFT, too, has kernels for small factors and Bluestein's algorithm for the rest.
+    Costs per position, with the products with the features' spectra, are relative to a power of two: 1.4 with small factors, 2.8 with large
+    factors, 5.5 for odd N. They are a compromise between N = 16 thousand and a million with MKL (docs/decisions/0011). Short transforms, which
+    fit a processor's cache, cost less. cuFFT also has kernels for small factors and Bluestein's algorithm for other factors.
     """
     if num_positions < 64 or _largest_prime(num_positions, 32) <= 31:
         return num_positions
@@ -32,7 +32,7 @@ def transform_length(num_positions: int) -> int:
 
 
 def _largest_prime(number: int, enough: int) -> int:
-    """The largest prime factor; any number above `enough` if the factor is larger than that."""
+    """Returns the largest prime factor, or some number above `enough` if the factor is larger than `enough`."""
     for prime in (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31):
         while number % prime == 0 and number > prime:
             number //= prime
@@ -40,7 +40,7 @@ def _largest_prime(number: int, enough: int) -> int:
 
 
 def repeat_lags(values_XN: Tensor, length: int) -> Tensor:
-    """[…, L]: the values at the lags 0 … N-1 and, if L > N, at -(N-1) … -1 from the far end."""
+    """[…, L]: the values at the lags 0 … N-1 and, if L > N, the values at the lags -(N-1) … -1 in the last positions."""
     num = values_XN.shape[-1]
     if length == num:
         return values_XN
