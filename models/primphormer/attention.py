@@ -1,4 +1,4 @@
-"""Primphormer's attention: the primal form of an asymmetric kernel SVD, without a score for any pair of nodes.
+"""Implements Primphormer's attention: the primal form of an asymmetric kernel SVD, without scores for pairs of nodes.
 
 With φ_q(x) = W_q x / |W_q x|₂ and φ_k alike (Primphormer, ICML 2025, columns are nodes):
 
@@ -7,14 +7,14 @@ With φ_q(x) = W_q x / |W_q x|₂ and φ_k alike (Primphormer, ICML 2025, column
     o   = W_c [e; r]                              per head 2s → D/H
     J   = ½ Σ_i e_iᵀ Λ e_i + ½ Σ_j r_jᵀ Λ r_j − Tr(W_eᵀ W_r)
 
-The training objective adds η Σ_l J_l². f_X differs from F by a rank-one term, so nothing of the size of a graph times
-f_X is ever formed: e = (F W_e) φ_q + (V X̄) (1ᵀ W_e φ_q), O(N p s) time and O(N s) memory on packed rows.
+The training objective adds η Σ_l J_l². f_X differs from F by a rank-one term, so no tensor with f_X for every node
+is formed: e = (F W_e) φ_q + (V X̄) (1ᵀ W_e φ_q), O(N p s) time and O(N s) memory on packed rows.
 
 By default X̄ is the mean over the graph's nodes, J's terms are means over nodes and heads, and Λ is a square, as in the appendix's
-pseudo-code; its means are over the nodes of a whole batch (`score_terms="batch"`), not per graph first. `pool="sum"`, `score_terms="sum"` and
-`multiplier="plain"` give the paper's equations; a sum in J only rescales Λ by N, but a sum in X̄ grows with the graph, so a chunk of a graph
-would be another model than the whole graph. `virtual_nodes="running"` is the pseudo-code's f_X^l = f_X^{l-1} + V X̄, "per_layer" the equations'
-own F in each layer. `heads="shared"` is the pseudo-code's one W_c and Λ per head.
+pseudo-code. The pseudo-code takes J's means over the nodes of a whole batch (`score_terms="batch"`), not first per graph. `pool="sum"`,
+`score_terms="sum"` and `multiplier="plain"` give the paper's equations. A sum in J only rescales Λ by N. A sum in X̄ grows with the graph, so
+the model would differ between a chunk of a graph and the whole graph. `virtual_nodes="running"` is the pseudo-code's f_X^l = f_X^{l-1} + V X̄;
+"per_layer" is the equations' F in each layer. `heads="shared"` is the pseudo-code's choice: one W_c for all heads, and one Λ per head.
 
 Shapes: n nodes of B graphs, D width, H heads, p = D / H, S = s scores per head and direction, M = N_s.
 """
@@ -30,14 +30,14 @@ from graphmill.models.primphormer.options import PrimalOptions
 
 
 class VirtualNode(NamedTuple):
-    """f_X of every graph of a batch: F + v 1ᵀ. As a running state it goes from layer to layer."""
+    """Holds f_X of every graph of a batch: F + v 1ᵀ. As a running state it is passed from layer to layer."""
 
     common_SM: Tensor  # F
     shift_BS: Tensor  # v = V X̄
 
 
 class Primal(NamedTuple):
-    """An attention's result."""
+    """Holds the result of one attention."""
 
     x_nD: Tensor
     loss: Tensor  # J, a scalar: the mean over the batch's graphs
@@ -45,7 +45,7 @@ class Primal(NamedTuple):
 
 
 class PrimalAttention(nn.Module):
-    """Primphormer's attention over all nodes of each graph; see the module's docstring for the equations."""
+    """Is Primphormer's attention over all nodes of each graph; see the module's docstring for the equations."""
 
     def __init__(self, width: int, num_heads: int, options: PrimalOptions, first: bool = True) -> None:
         """`first`: this layer owns F if virtual nodes are a running state."""
@@ -57,9 +57,9 @@ class PrimalAttention(nn.Module):
         shared = options.heads == "shared"
         self.weight_e_HMP = nn.Parameter(_orthogonal(num_heads, virtual, self.head_width, together=shared))
         self.weight_r_HMP = nn.Parameter(_orthogonal(num_heads, virtual, self.head_width, together=shared))
-        # U(0, 1), as published; [H, S] where each head has its own
+        # U(0, 1), as published; [H, S] if each head has its own
         self.multiplier_S = nn.Parameter(torch.rand(num_heads, scores) if shared else torch.rand(scores))
-        # The paper leaves F's first value open; orthogonal rows let every score start alike.
+        # The paper does not specify F's initial value; orthogonal rows give every score the same scale at the start.
         owns_common = first or options.virtual_nodes != "running"
         self.common_SM = nn.Parameter(nn.init.orthogonal_(torch.empty(scores, virtual))) if owns_common else None
         self.shift = nn.Linear(width, scores, bias=shared) if options.virtual_nodes != "none" else None
@@ -70,9 +70,9 @@ class PrimalAttention(nn.Module):
         self.dropout = Dropout(options.dropout)
 
     def forward(self, x_nD: Tensor, graphs: Graphs, virtual: VirtualNode | None = None) -> Primal:
-        """Returns [n, D], J and f_X; `virtual` is the previous layer's f_X, read if it is a running state."""
+        """Returns [n, D], J and f_X; `virtual` is the previous layer's f_X and is read only if f_X is a running state."""
         virtual = self.virtual_node(x_nD, graphs, virtual)
-        # Unit vectors and J want float32 under autocast; the linear maps around them do not.
+        # Unit vectors and J need float32 under autocast; the linear maps around them do not.
         query_nHP, key_nHP = (unit(f(x_nD).unflatten(1, (self.num_heads, -1))) for f in (self.query, self.key))
         with torch.autocast(x_nD.device.type, enabled=False):
             virtual = VirtualNode(virtual.common_SM, virtual.shift_BS.to(query_nHP.dtype))
@@ -106,7 +106,7 @@ class PrimalAttention(nn.Module):
         return nn.functional.softplus(self.multiplier_S) if self.options.multiplier == "softplus" else self.multiplier_S
 
     def ksvd_loss(self, e_nHS: Tensor, r_nHS: Tensor, graphs: Graphs) -> Tensor:
-        """J, a scalar: per graph over nodes and heads, then the mean over the graphs that have nodes; "batch": over all nodes and heads."""
+        """Returns J, a scalar: reduced per graph over nodes and heads, then averaged over the graphs that have nodes; "batch": over all nodes and heads."""
         energy_nH = 0.5 * ((e_nHS.square() + r_nHS.square()) * self.multiplier()).sum(2)
         trace_H = (self.weight_e_HMP * self.weight_r_HMP).sum((1, 2))
         if self.options.score_terms == "sum":
@@ -129,7 +129,7 @@ def unit(x: Tensor) -> Tensor:
 
 
 def primal_scores(phi_nHP: Tensor, weight_HMP: Tensor, virtual: VirtualNode, graphs: Graphs) -> Tensor:
-    """f_X W φ for every node, [n, H, S], with its graph's f_X; O(n D s)."""
+    """Returns f_X W φ for every node, [n, H, S], with the f_X of the node's graph; O(n D s)."""
     common_HSP = torch.einsum("sm,hmp->hsp", virtual.common_SM, weight_HMP)
     total_H1P = weight_HMP.sum(1, keepdim=True)  # 1ᵀ W
     mixed_nHT = torch.einsum("nhp,htp->nht", phi_nHP, torch.cat([common_HSP, total_H1P], dim=1))
@@ -138,7 +138,7 @@ def primal_scores(phi_nHP: Tensor, weight_HMP: Tensor, virtual: VirtualNode, gra
 
 
 def _orthogonal(num_heads: int, rows: int, columns: int, together: bool) -> Tensor:
-    """[H, rows, columns]: an orthogonal matrix for each head, or, `together`, one matrix that is cut into heads."""
+    """Returns [H, rows, columns]: an orthogonal matrix for each head, or with `together` one orthogonal matrix that is cut into heads."""
     if together:
         whole = nn.init.orthogonal_(torch.empty(rows, num_heads * columns))
         return whole.view(rows, num_heads, columns).transpose(0, 1).contiguous()

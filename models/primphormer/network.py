@@ -1,18 +1,18 @@
-"""Primphormer (ICML 2025): linear-time attention in its primal form, alone or with message passing in the GPS hybrid.
+"""Implements Primphormer (ICML 2025): linear-time attention in its primal form, alone or with message passing in the GPS hybrid.
 
     X, E = encoders of features and positions
     X_M = BN(Drop(MPNN(X, E)) + X),  X_P = BN(Drop(Prim(X)) + X),  X' = MLP(X_M + X_P)     L times; models/gps/layer.py
     Y = head(pool(X))
     training objective = task loss + η Σ_l J_l²       J_l the KSVD loss of layer l; models/primphormer/attention.py
 
-With `config.local` a trained local block L (models/operators/local_blocks.py) replaces the message passing: X' = L(X) + g ⊙ Drop(Prim(L(X))) in
-place of the layer (gate), or L alone `num_layers` times between the encoders and `local.top_layers` layers (top).
+With `config.local` a trained local block L (models/operators/local_blocks.py) replaces the message passing. Join "gate" replaces the layer by
+X' = L(X) + g ⊙ Drop(Prim(L(X))). Join "top" applies only L, `num_layers` times, between the encoders and `local.top_layers` layers.
 
 `model(graphs)` returns predictions; `model.forward_with_penalty(graphs)` also returns η Σ_l J_l², to be added to the loss.
 
 With `config.attention` another global block replaces Prim, as in the paper's table 4, and there is no penalty.
 
-The paper gives neither the encoders nor the heads, and has no public code; recipes/primphormer says which of its parameter counts are met.
+The paper specifies neither encoders nor heads, and has no public code; recipes/primphormer lists the published parameter counts that are met.
 """
 
 from typing import Literal
@@ -32,7 +32,7 @@ from graphmill.models.tokengt.options import TokenGTConfig
 
 
 class PairAttention(nn.Module):
-    """Softmax attention over a graph's nodes, or FAVOR+, in primal attention's place."""
+    """Replaces primal attention by softmax attention over a graph's nodes, or by FAVOR+."""
 
     def __init__(self, config: PrimphormerConfig, layer: int) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class PairAttention(nn.Module):
 
 
 class NoAttention(nn.Module):
-    """Message passing alone."""
+    """Replaces primal attention by nothing, so that only message passing remains."""
 
     def forward(self, x_nD: Tensor, graphs: Graphs) -> None:
         return None
@@ -63,7 +63,7 @@ def _attention(config: PrimphormerConfig, layer: int) -> nn.Module:
 
 
 class Primphormer(nn.Module):
-    """Primphormer over packed graphs; see the module's docstring."""
+    """Applies Primphormer to packed graphs; see the module's docstring."""
 
     def __init__(self, config: PrimphormerConfig) -> None:
         super().__init__()
@@ -88,7 +88,7 @@ class Primphormer(nn.Module):
         self.readout = Readout(config)
 
     def forward(self, graphs: Graphs, *, epoch: int = 0) -> Tensor:
-        """Returns [B, out_dim] (graph), [r, out_dim] (node; all n without roots) or states [n, width] (link)."""
+        """Returns [B, out_dim] (graph), [r, out_dim] (node; without roots all n nodes) or states [n, width] (link)."""
         return self.forward_with_penalty(graphs, epoch=epoch)[0]
 
     def forward_with_penalty(self, graphs: Graphs, *, epoch: int = 0) -> tuple[Tensor, Tensor]:

@@ -19,15 +19,15 @@ class PrimalOptions:
     pool: Literal["mean", "sum"] = "mean"
     """X̄: the mean or the sum over a graph's nodes."""
     virtual_nodes: Literal["per_layer", "running", "none"] = "per_layer"
-    """per_layer: F of each layer; running: a state that goes from layer to layer; none: f_X = F, the paper's ablation."""
+    """per_layer: each layer has its F; running: f_X is a state that is passed from layer to layer; none: f_X = F, the paper's ablation."""
     heads: Literal["own", "shared"] = "own"
-    """own: each head has its W_c, all share Λ, V has no bias. shared (Appendix D): all share W_c, each head has its Λ, V has a bias, and W_e and W_r are orthogonal over all heads; with running it has the published sizes."""
+    """own: each head has its W_c, all heads share Λ, V has no bias. shared (Appendix D): all heads share W_c, each head has its Λ, V has a bias, and W_e and W_r are orthogonal over all heads. With virtual_nodes running, shared gives the published parameter counts."""
     score_terms: Literal["mean", "sum", "batch"] = "mean"
-    """Reduction of J over nodes, and of its trace over heads; batch: over all nodes of a batch at once, as in Appendix D's pseudo-code, not graph by graph."""
+    """Reduction of J over nodes, and of J's trace over heads. batch: over all nodes of a batch at once, as in Appendix D's pseudo-code, not per graph."""
     multiplier: Literal["square", "softplus", "plain"] = "square"
-    """Effective Λ; plain may turn negative."""
+    """Form of the effective Λ; plain may become negative."""
     dropout: Share = 0.0
-    """On the scores [e; r]; the paper does not say where its attention dropout acts."""
+    """Dropout on the scores [e; r]; the paper does not specify the position of its attention dropout."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -45,7 +45,7 @@ class PrimphormerConfig(HybridConfig):
     num_heads: Count = 4
     """Attention heads; each has width / num_heads channels."""
     attention: Literal["primal", "softmax", "performer", "none"] = "primal"
-    """primal: the paper's; the rest are its table 4's: softmax over all pairs of a graph's nodes, FAVOR+ (performer), message passing alone (none). `primal.dropout` is softmax's too."""
+    """primal: the paper's attention. The other choices are from the paper's table 4: softmax over all pairs of a graph's nodes, FAVOR+ (performer), only message passing (none). `primal.dropout` also applies to softmax."""
     primal: PrimalOptions = field(default_factory=PrimalOptions)
     eta: Amount = 0.1
     """η, the weight of the penalty Σ_l J_l²."""
@@ -65,6 +65,6 @@ class PrimphormerConfig(HybridConfig):
 
     @property
     def sharding(self) -> Literal["rows"] | None:
-        """How several workers evaluate it on one graph: each a range of the nodes, unless it decomposes the graph's Laplacian itself."""
+        """How several workers evaluate the model on one graph: each worker evaluates a range of the nodes, unless the model decomposes the graph's Laplacian itself."""
         whole = self.position.kind in ("laplacian", "stable_expressive") or self.position.reverse
         return None if whole or self.attention in ("softmax", "performer") else "rows"

@@ -1,18 +1,19 @@
-"""Graphs of several types of nodes and relations: R-SAGE, and relational layers before any model of a plain graph.
+"""Implements models for graphs with several types of nodes and relations: R-SAGE, and relational layers before any model of a plain graph.
 
-A linear map for each type brings its features to one width; a type without features begins with one learned vector. From then on the rows of all
-types stand one after another. A layer (basis decomposition of arXiv:1703.06103, equation 3, with means as of its equation 2):
+Each type has a linear map that brings the type's features to one width; a type without features starts with one learned vector. After this step
+the rows of all types follow one after another. A layer (basis decomposition of arXiv:1703.06103, equation 3, with the means of its equation 2):
 
     L(H) = Drop(ReLU(Norm(H W + b + Σ_r mean_r(H) W_r))),      W_r = Σ_b a_rb V_b
 
-For a node of the relation's target type, mean_r(H) is the mean of H over its in-neighbors by r, nodes of the source type, weighted if the edges have
-weights; it is 0 without in-neighbors, and for nodes of other types. All types share W; each type has its own input layer. Features e of a relation's
-edges are added to the message, as for GraphSAGE in arXiv:1905.12265: mean_r(H) is then the mean of H + e U_r. U_r is one linear map for each relation,
-without a bias, and the same in all layers.
+For a node of the relation's target type, mean_r(H) is the mean of H over the node's in-neighbors by r (nodes of the source type), weighted if the
+edges have weights. mean_r(H) is 0 without in-neighbors, and for nodes of other types. All types share W; each type has its own input layer. Features e
+of a relation's edges are added to the message, as for GraphSAGE in arXiv:1905.12265: mean_r(H) is then the mean of H + e U_r. Each relation has one
+linear map U_r, without a bias; all layers share it.
 
-R-SAGE is these layers and a linear head. Before another model (`OverTypes`) they keep the relations apart; the model, its local and its global part,
-then takes all nodes and the edges of all relations as one plain graph, or as one graph for each root if the batch has subgraphs of roots. An edge's
-features are e U_r there, 0 for relations without features; encodings are the rows of all types' nodes.
+R-SAGE consists of these layers and a linear head. `OverTypes` puts these layers before another model. Only the relational layers then distinguish
+relations: the other model, with its local and global part, gets all nodes and the edges of all relations as one plain graph, or as one graph for
+each root if the batch has subgraphs of roots. There an edge's features are e U_r (0 for relations without features); encodings are the rows of all
+types' nodes.
 
 Shapes: n nodes of all types, D width, R relations, B bases.
 """
@@ -41,10 +42,10 @@ from graphmill.models.relational.options import Names, RelationalConfig, RSAGECo
 
 
 class TypedShard:
-    """The rows here of a typed graph whose nodes are spread over workers, and the exchange of rows for all relations; making it is collective.
+    """Holds this worker's rows of a typed graph that is spread over workers, and exchanges rows for all relations. The constructor is collective.
 
-    A worker has the same blocks of every type's nodes. Its rows, of all types, follow each other block by block: in each block the first type's, then the next
-    type's. So the order of rows, and of sums along it, is the same for any number of workers.
+    A worker has the same blocks of every type's nodes. The worker's rows are ordered block by block: each block has the first type's rows, then the
+    next type's rows, and so on. So the order of the rows, and of sums over rows, is the same for every number of workers.
     """
 
     def __init__(
@@ -54,8 +55,8 @@ class TypedShard:
         source_id: Mapping[Any, Tensor],
         peers: Peers,
     ) -> None:
-        """`block_starts`: by type, the stored ids of its blocks' first nodes and, last, the number of nodes; worker w has the blocks [ends[w], ends[w + 1]).
-        `source_id` [E_r]: stored ids of the sources of the in-edges here."""
+        """`block_starts`: for each type the stored ids of the blocks' first nodes, then the number of nodes. Worker w has the blocks [ends[w], ends[w + 1]).
+        `source_id` [E_r]: stored ids of the sources of this worker's in-edges."""
         self.peers, here = peers, slice(ends[peers.rank], ends[peers.rank + 1] + 1)
         size_BT = torch.stack([starts.diff() for starts in block_starts.values()], dim=1)
         row = nn.functional.pad(size_BT.flatten().cumsum(0), (1, 0))  # of all workers
@@ -70,37 +71,37 @@ class TypedShard:
         }
         self.row = {
             name: self._global_row(name, own_n) - first for name, own_n in own.items()
-        }  # int64 [n_t]: among those here
+        }  # int64 [n_t]: indices in this worker's rows
         self.order_n = torch.cat(
             [*self.row.values()]
-        ).argsort()  # from types one after another to the order of the rows here
+        ).argsort()  # from the order by type to the order of this worker's rows
         self.source_row = {name: self._global_row(name[0], id_E) for name, id_E in source_id.items()}
         self.halo = Halo(torch.cat([*self.source_row.values()]), self.shards, peers)
         counts = [len(id_E) for id_E in source_id.values()]
         self.row_E = dict(
             zip(source_id, self.halo.row_E.split(counts), strict=True)
-        )  # of each source among own rows and the halo's
+        )  # index of each source in own rows and halo rows
         self.all_rows = ShardedNodes(self.shards, peers, row.device)
-        # Made once: a shard is used again in every step.
+        # These are made once, because every step uses the same shard.
         self.lists: dict[Names, Adjacency] | None = None
         self.adjacency: ShardedAdjacency | None = None
-        self.order_E: Tensor | None = None  # place of the adjacency's edges among the edges relation by relation
+        self.order_E: Tensor | None = None  # index of each adjacency edge in the edges by relation
 
     def _global_row(self, node_type: str, id_E: Tensor) -> Tensor:
-        """Row of each stored id among the rows of all workers."""
+        """Returns the row of each stored id, as an index in the rows of all workers."""
         starts, place = self._starts[node_type], list(self._starts).index(node_type)
         block_E = torch.searchsorted(starts, id_E.long(), right=True) - 1
         return self._first_BT[block_E, place] + id_E.long() - starts[block_E]
 
     def masks(self, seed: int, epoch: int, purpose: int, node_type: str | None = None) -> MaskRows:
-        """Dropout's masks of the rows here: of all types, or of one type."""
+        """Returns dropout's masks of this worker's rows: of all types, or of one type."""
         first = self.shards.range(self.peers.rank)[0] if node_type is None else self.first_id[node_type]
         return MaskRows(seed, first).of(epoch).of(purpose)
 
 
 @dataclass(frozen=True)
 class TypedGraphs:
-    """A batch of a typed graph; types and relations in the graph's order."""
+    """Holds a batch of a typed graph; types and relations have the graph's order."""
 
     node_id: Mapping[str, Tensor]  # int64 [n_t], permanent ids within the type
     x: Mapping[str, Tensor | None]  # [n_t, F_t]
@@ -108,16 +109,16 @@ class TypedGraphs:
         Names, tuple[Tensor, Tensor]
     ]  # (indptr [n_t + 1] over the target type, indices [E_r] in the source type)
     root_type: str
-    root_index: Tensor  # int64, positions among the nodes of their type
-    subgraph: Mapping[str, Tensor] | None = None  # int64 [n_t]: the root whose subgraph a node is in
-    weight: Mapping[Names, Tensor] = field(default_factory=dict)  # [E_r], of the relations whose edges have weights
-    edge_attr: Mapping[Names, Tensor] = field(default_factory=dict)  # [E_r, F_r], likewise their features
+    root_index: Tensor  # int64, positions in the nodes of the root type
+    subgraph: Mapping[str, Tensor] | None = None  # int64 [n_t]: the root of the node's subgraph
+    weight: Mapping[Names, Tensor] = field(default_factory=dict)  # [E_r], only for relations whose edges have weights
+    edge_attr: Mapping[Names, Tensor] = field(default_factory=dict)  # [E_r, F_r], only for relations with features
     encodings: Mapping[str, Tensor] = field(default_factory=dict)  # [n, k] each: stored rows of the nodes of all types
     degree: Mapping[Names, Tensor] = field(
         default_factory=dict
-    )  # int64 [n_t], where weights estimate sums over so many
-    shard: TypedShard | None = None  # indices are then places among own rows and the halo's
-    second_type: str = ""  # its roots follow the roots of `root_type`
+    )  # int64 [n_t]: full degrees, if weights estimate sums over them
+    shard: TypedShard | None = None  # if set, indices are positions in own rows and halo rows
+    second_type: str = ""  # the roots of this type follow those of `root_type`
     second_index: Tensor | None = None  # int64, their positions
 
     @cached_property
@@ -126,12 +127,12 @@ class TypedGraphs:
 
     @cached_property
     def first_row(self) -> dict[str, int]:
-        """By type, its first row among the rows of all types."""
+        """For each type, the index of its first row in the rows of all types."""
         return dict(zip(self.num_nodes, accumulate(self.num_nodes.values(), initial=0), strict=False))
 
     @cached_property
     def root_row(self) -> Tensor:
-        """int64 [r]: positions of the roots among the rows of all types."""
+        """int64 [r]: positions of the roots in the rows of all types."""
         if self.shard is not None:
             return self.shard.row[self.root_type][self.root_index]
         own = self.root_index + self.first_row[self.root_type]
@@ -154,12 +155,12 @@ class TypedGraphs:
         return lists
 
     def _degree_of(self, node_type: str) -> Tensor:
-        """int64 [n_t]: over all relations."""
+        """int64 [n_t]: degrees over all relations."""
         zero_n = torch.zeros_like(self.node_id[node_type])
         return sum((degree for name, degree in self.degree.items() if name[2] == node_type), zero_n)
 
     def _as_sharded(self, x_nD: Tensor, shard: TypedShard, edge_attr_ED: Tensor | None) -> ShardedGraph:
-        """`as_plain` of the rows here."""
+        """Is `as_plain` for this worker's rows."""
         if shard.adjacency is None:
             row_E = torch.cat(
                 [
@@ -183,19 +184,19 @@ class TypedGraphs:
         return ShardedGraph(shard.shards, shard.peers, shard.adjacency, ids_n, x_nD, self.root_row, encodings)
 
     def _weights(self) -> Tensor | None:
-        """[E]: of the edges of all relations, 1 for relations without weights; None if no relation has weights."""
+        """[E]: weights of the edges of all relations, 1 for relations without weights; None if no relation has weights."""
         if not self.weight:
             return None
         ones = {name: torch.ones(len(ends), device=ends.device) for name, (_, ends) in self.edges.items()}
         return torch.cat([*{**ones, **self.weight}.values()])
 
     def _unique_ids(self) -> Tensor:
-        """int64 [n]: an id of each node of all types, the same in every batch, made of its type's place and its permanent id."""
+        """int64 [n]: an id for each node of all types, made of the type's index and the node's permanent id. It is the same in every batch."""
         count = len(self.node_id)
         return torch.cat([ids * count + place for place, ids in enumerate(self.node_id.values())])
 
     def as_plain(self, x_nD: Tensor, edge_attr_ED: Tensor | None = None) -> Graphs | ShardedGraph:
-        """All nodes and edges as plain graphs, with these rows as features: one graph, or one for each root's subgraph."""
+        """Returns all nodes and edges as plain graphs with the given rows as features: one graph, or one graph for each root's subgraph."""
         if self.shard is not None:
             return self._as_sharded(x_nD, self.shard, edge_attr_ED)
         first, device = self.first_row, x_nD.device
@@ -211,7 +212,7 @@ class TypedGraphs:
             graphs = partial(graphs, encodings=self.encodings, degree=degree_n, max_nodes=len(x_nD))
             return graphs(node_ptr, edge_index, x_nD, node_id=node_id, root_index=self.root_row)
         subgraph_n = torch.cat(list(self.subgraph.values()))
-        order_n = subgraph_n.argsort(stable=True)  # a subgraph's nodes one after another, as in `Graphs`
+        order_n = subgraph_n.argsort(stable=True)  # sorts nodes by subgraph, as `Graphs` requires
         place_n = torch.empty_like(order_n).scatter_(0, order_n, torch.arange(len(order_n), device=device))
         size = torch.bincount(subgraph_n, minlength=len(self.root_row))
         return graphs(
@@ -225,7 +226,7 @@ class TypedGraphs:
 
 
 class RelationalConvolution(nn.Module):
-    """H W + b + Σ_r mean_r(H) W_r, [n, F] → [n, D]."""
+    """Computes H W + b + Σ_r mean_r(H) W_r, [n, F] → [n, D]."""
 
     def __init__(self, in_dim: int, width: int, num_relations: int, num_bases: int) -> None:
         super().__init__()
@@ -238,11 +239,11 @@ class RelationalConvolution(nn.Module):
             nn.init.xavier_uniform_(self.share_RB)
 
     def weights(self) -> Tensor:
-        """W_r of every relation, [R, F, D]."""
+        """Returns W_r of every relation, [R, F, D]."""
         return self.basis_BFD if self.share_RB is None else torch.einsum("rb,bfd->rfd", self.share_RB, self.basis_BFD)
 
     def forward(self, x_nF: Tensor, graphs: TypedGraphs, edge_of: Mapping[Names, Tensor]) -> Tensor:
-        """`edge_of`: for relations whose edges have features, the mean of e U_r at each node of the target type, [n_t, F]."""
+        """`edge_of`: for each relation whose edges have features, the mean of e U_r at each node of the target type, [n_t, F]."""
         if graphs.shard is not None:
             return self._sharded(x_nF, graphs, graphs.shard, edge_of)
         sizes = list(graphs.num_nodes.values())
@@ -255,7 +256,7 @@ class RelationalConvolution(nn.Module):
         return torch.cat(list(y_of.values()))
 
     def _sharded(self, x_nF: Tensor, graphs: TypedGraphs, shard: TypedShard, edge_of: Mapping[Names, Tensor]) -> Tensor:
-        """The rows here, after one exchange of rows for all relations; a collective call."""
+        """Computes this worker's rows after one exchange of rows for all relations; a collective call."""
         x_XF, y_nD = shard.halo.extend(x_nF), self.own(x_nF)
         for weight_FD, (name, lists) in zip(self.weights(), graphs.lists.items(), strict=True):
             mean_tF = lists.propagate(x_XF)
@@ -265,7 +266,7 @@ class RelationalConvolution(nn.Module):
 
 
 class RelationalLayers(nn.Module):
-    """Input layers by type and `num_layers` layers, over `TypedGraphs`; see the module's docstring."""
+    """Applies one input layer per type and `num_layers` layers to `TypedGraphs`; see the module's docstring."""
 
     def __init__(self, config: RelationalConfig) -> None:
         super().__init__()
@@ -288,8 +289,8 @@ class RelationalLayers(nn.Module):
         )
 
     def forward(self, graphs: TypedGraphs, epoch: int = 0) -> Tensor:
-        """Returns the states of the nodes of all types, [n, width], one type after another, or in a shard's order of rows. Raises ValueError for another graph's
-        types. On a graph that is spread over workers, dropout's masks follow from the seed, the epoch and the row numbers."""
+        """Returns the states of the nodes of all types, [n, width], one type after another, or in a shard's row order. Raises ValueError if the graph has
+        other types. On a graph that is spread over workers, dropout's masks are a function of the seed, the epoch and the row indices."""
         self._check(graphs)
         shard, seed = graphs.shard, self.config.seed
         x_nD = torch.cat([self._input(name, graphs, epoch) for name in self.config.node_dims])
@@ -303,7 +304,7 @@ class RelationalLayers(nn.Module):
         return x_nD
 
     def edge_rows(self, graphs: TypedGraphs) -> Tensor | None:
-        """e U_r of the edges of all relations, [E, width], 0 for relations without features; None if no features are read."""
+        """Returns e U_r of the edges of all relations, [E, width], 0 for relations without features; None if no features are read."""
         if not self.edges:
             return None
         rows_of = {name: linear(e_EF) for name, linear, e_EF in self._edges(graphs)}
@@ -312,7 +313,7 @@ class RelationalLayers(nn.Module):
         return torch.cat([*{**missing, **rows_of}.values()])
 
     def _edges(self, graphs: TypedGraphs) -> Iterator[tuple[Names, nn.Linear, Tensor]]:
-        """(name, U_r, features) of each relation whose edges have features."""
+        """Yields (name, U_r, features) of each relation whose edges have features."""
         for place, linear in self.edges.items():
             assert isinstance(linear, nn.Linear)
             name = self.config.relations[int(place)]
@@ -351,7 +352,7 @@ class RelationalLayers(nn.Module):
 
 
 class RSAGE(nn.Module):
-    """R-SAGE: relational layers and a linear head."""
+    """Is R-SAGE: relational layers and a linear head."""
 
     def __init__(self, config: RSAGEConfig) -> None:
         super().__init__()
@@ -365,7 +366,7 @@ class RSAGE(nn.Module):
 
 
 class OverTypes(nn.Module):
-    """Relational layers, then a model over `graphmill.models.primitives.graphs.Graphs` whose features are of their width."""
+    """Applies relational layers, then a model over `graphmill.models.primitives.graphs.Graphs`, which reads the layers' output as features."""
 
     def __init__(self, config: RelationalConfig, model: nn.Module) -> None:
         super().__init__()
@@ -376,7 +377,7 @@ class OverTypes(nn.Module):
         return self.model(graphs.as_plain(self.layers(graphs, epoch), self.layers.edge_rows(graphs)), epoch=epoch)
 
     def forward_with_penalty(self, graphs: TypedGraphs, *, epoch: int = 0) -> tuple[Tensor, Tensor]:
-        """The predictions, and the penalty of a model that has one."""
+        """Returns the predictions, and the penalty if the model has one."""
         model: Any = self.model
         plain = graphs.as_plain(self.layers(graphs, epoch), self.layers.edge_rows(graphs))
         return model.forward_with_penalty(plain, epoch=epoch)

@@ -11,22 +11,22 @@ Names = tuple[str, str, str]  # of a relation: source type, name, target type
 
 @dataclass(frozen=True)
 class RelationalConfig:
-    """Input layers by type, and layers of relational propagation, before a model of a typed graph's nodes as one graph. Raises ValueError on values
-    that cannot work."""
+    """Options of the input layer of each type and of the relational layers. A model that takes the typed graph as one plain graph can follow. Raises
+    ValueError on values that cannot work."""
 
     GIVEN: ClassVar[tuple[str, ...]] = ("node_dims", "relations", "edge_dims", "seed")
     node_dims: Mapping[str, int] = field(default_factory=lambda: {"node": 1})
-    """Columns of each type's features, in the graph's order; 0: the type has none, and all its nodes begin with one learned vector."""
+    """Columns of each type's features, in the graph's order; 0: the type has no features, and all nodes of the type start with one learned vector."""
     relations: tuple[Names, ...] = ()
     """(source type, name, target type) of each relation, in the graph's order."""
     edge_dims: tuple[int, ...] = ()
-    """Columns of each relation's features of edges, 0: it has none; empty: no relation's are read."""
+    """Columns of each relation's edge features; 0: the relation has no edge features; empty: no edge features are read."""
     width: Count = 128
     """Channels of a node's state."""
     num_layers: Size = 2
     """Relational layers, of one hop each."""
     num_bases: Size = 4
-    """Basis matrices whose sums are the relations' weights; 0: each relation has its own weight."""
+    """Number of basis matrices; each relation's weight matrix is a weighted sum of them. 0: each relation has its own weight matrix."""
     norm: Literal["none", "layer", "batch"] = "layer"
     """Norm of each layer."""
     dropout: Share = 0.5

@@ -1,6 +1,6 @@
-"""TokenGT: nodes and edges as the tokens of a plain transformer (arXiv:2207.02505, NeurIPS 2022).
+"""Implements TokenGT: nodes and edges are the tokens of a plain transformer (arXiv:2207.02505, NeurIPS 2022).
 
-Tokens: a graph's n nodes v, as pairs (v, v), and m directed edges (u, v); in front of them [graph], for graph tasks, and,
+Tokens are a graph's n nodes v, as pairs (v, v), and m directed edges (u, v). Before them come [graph], for graph tasks, and,
 with `null_token`, the code's [null].
 
     z_(u,v) = feature embedding + W_id [P_u ; P_v] + E_type        the paper's linear map of [feature, P_u, P_v, E_type]
@@ -8,23 +8,23 @@ with `null_token`, the code's [null].
     x_(i,i) ← x_(i,i) + Σ_{j≠i} x_(i,j)                            with `sparse_equivariant_basis` (SEB), after each layer
     y = W LN(x_[graph]);  y_v = W LN(x_(v,v)) for node tasks
 
-P are orthonormal node identifiers: then [P_u, P_v]·[P_k, P_k] reads off incidence. Laplacian eigenvectors, rows of a random
+P has orthonormal node identifiers, so that [P_u, P_v]·[P_k, P_k] gives the incidence. P is made of Laplacian eigenvectors, rows of a random
 orthogonal matrix (ORF), or random signs for large graphs (near-ORF).
 
-With `config.local` a trained local block L (models/operators/local_blocks.py) takes node tokens to L(x): before each layer, which then adds
-g ⊙ (MHA + FFN) (gate), or `num_layers` times between the encoded features and the tokens (top: `local.top_layers` layers follow).
+With `config.local` a trained local block L (models/operators/local_blocks.py) maps node tokens x to L(x). Join "gate" applies L before each
+layer, and the layer then adds g ⊙ (MHA + FFN). Join "top" applies L `num_layers` times between the encoded features and the tokens;
+`local.top_layers` layers follow.
 
-Options of ours, for large graphs; the defaults are the paper's formulas:
-`basis_reduction="mean"`: a sum of some fifty edge tokens outweighs a node's own features, their mean does not;
-`init_std`: the paper initialises weights at 0.02 at a width of 768; at width 96, 0.1 learns faster (`recipes/defaults/graphs-tokengt.yaml`);
-`unit_identifiers`: the entries of an eigenvector of length 1 are about n^-½, on a large graph negligible against features,
-so each node's row of them is scaled to length 1, as the rows of truncated ORF are.
+The following options are not in the paper. They are for large graphs; the defaults are the paper's formulas.
+`basis_reduction="mean"`: a sum of about fifty edge tokens outweighs a node's own features; the mean does not.
+`init_std`: the paper initialises weights at 0.02 at a width of 768; at width 96, 0.1 learns faster (`recipes/defaults/graphs-tokengt.yaml`).
+`unit_identifiers`: the entries of an eigenvector of length 1 are about n^-½, which is negligible against features on a large graph.
+Each node's row of entries is therefore scaled to length 1, like the rows of truncated ORF.
 
-Options that are the released code's and not the paper's: `embedding_norm`, `null_token`, `head="code"`, `feature_table="slots"`,
+Options of the released code that the paper does not have: `embedding_norm`, `null_token`, `head="code"`, `feature_table="slots"`,
 `type_by_index`, `resample_in_eval`, `dead_modules`, `performer_as_released`. The feed-forward width (ratio 1) is from the code; the paper gives none.
-
-Attention "performer" (models/operators/favor.py) is linear in n + m, and takes a trained softmax model's weights: the state dicts differ only in Performer's
-projections.
+Attention "performer" (models/operators/favor.py) is linear in n + m. It can load a trained softmax model's weights, because the state dicts differ
+only in Performer's projections.
 
 A self-loop has the type of edges; the code infers the type from u = v (`type_by_index`).
 
@@ -51,15 +51,15 @@ from graphmill.models.primitives.graphs import Graphs, unit_values
 from graphmill.models.primitives.segments import is_readable, reduce_runs
 from graphmill.models.tokengt.options import SLOT, TokenGTConfig
 
-MAX_DENSE_NODES = 4096  # the largest graph whose eigenvectors are computed on the fly, in O(n³)
-MIN_LENGTH = 1e-6  # of a row of eigenvectors that is scaled to 1: below it is the solver's noise
-EDGE_TYPE, NODE_TYPE = 0, 1  # rows of the type table, as the code has them: int(u == v)
+MAX_DENSE_NODES = 4096  # largest graph whose eigenvectors a model computes, in O(n³)
+MIN_LENGTH = 1e-6  # least length of an eigenvector row to scale; below is noise
+EDGE_TYPE, NODE_TYPE = 0, 1  # rows of the type table, as in the code: int(u == v)
 
 
 class TokenView:
-    """The place of each token in the padded view [B, T]: special tokens, the graph's nodes, then its edges by source.
+    """Defines the position of each token in the padded view [B, T]: special tokens, then the graph's nodes, then the graph's edges by source.
 
-    Edges in the order of their sources are one contiguous run per graph, and one per node, which is what SEB sums.
+    In this order the edges of a graph are contiguous, and so are the out-edges of a node, over which SEB sums.
     """
 
     def __init__(self, graphs: Graphs, num_special: int) -> None:
@@ -74,8 +74,8 @@ class TokenView:
         tokens_B = num_special + graphs.size_B + self.edge_ptr_B.diff()
         self.num_places = self._count_places(tokens_B)
         place_T = torch.arange(self.num_places, device=device)
-        self.mask_BT = place_T < tokens_B.unsqueeze(1)  # bool: the place holds a token
-        # A graph without any token attends to its first place, so that no row of attention is empty.
+        self.mask_BT = place_T < tokens_B.unsqueeze(1)  # bool: the position holds a token
+        # A graph without any token attends to its first position, so that no row of attention is empty.
         self.key_mask_BT = self.mask_BT | ((tokens_B == 0).unsqueeze(1) & (place_T == 0))
         self.graph_E = graphs.graph_of_node[source_E]
         node_place = torch.arange(num_nodes, device=device) - graphs.node_ptr[graphs.graph_of_node]
@@ -90,18 +90,18 @@ class TokenView:
         if self.num_graphs == 1:
             return self.num_special + graphs.num_nodes + self.num_edges
         if not is_readable(tokens_B) and graphs.max_nodes is not None and graphs.max_edges is not None:
-            return self.num_special + graphs.max_nodes + graphs.max_edges  # an upper bound, known without a wait
+            return self.num_special + graphs.max_nodes + graphs.max_edges  # an upper bound, read without a wait
         return int(tokens_B.max())
 
     keys: KeyLayout | None = None  # all keys are here
 
     @property
     def is_loop_E(self) -> Tensor:
-        """bool [E]: the edge's two nodes are one."""
+        """bool [E]: True for self-loops."""
         return self.source_E == self.destination_E
 
     def at_ends(self, x_nP: Tensor) -> tuple[Tensor, Tensor]:
-        """[E, P] of each edge's source, and of its destination."""
+        """Returns the rows [E, P] of each edge's source and the rows [E, P] of each edge's destination."""
         return x_nP[self.source_E], x_nP[self.destination_E]
 
     def assemble(self, special_SD: Tensor, node_nD: Tensor, edge_ED: Tensor) -> Tensor:
@@ -120,11 +120,11 @@ class TokenView:
         return x_BTD.flatten(0, 1).index_select(0, self.slot_n)
 
     def with_nodes(self, x_BTD: Tensor, node_nD: Tensor) -> Tensor:
-        """The same tokens with these node tokens."""
+        """Returns the same tokens with new node tokens."""
         return x_BTD.flatten(0, 1).index_copy(0, self.slot_n, node_nD.to(x_BTD.dtype)).view(x_BTD.shape)
 
     def add_edges_to_nodes(self, x_BTD: Tensor, reduction: str = "sum") -> Tensor:
-        """SEB: x_(i,i) + Σ_{j≠i} x_(i,j), summed run by run in a fixed order; "mean" divides by the number of such j."""
+        """Applies SEB: x_(i,i) + Σ_{j≠i} x_(i,j), summed per node in a fixed order; "mean" divides the sum by the number of edges j ≠ i."""
         flat = x_BTD.flatten(0, 1)
         edge_ED = flat.index_select(0, self.slot_E)
         edge_ED = edge_ED * (~self.is_loop_E).unsqueeze(1).to(edge_ED.dtype)
@@ -135,13 +135,13 @@ class TokenView:
 
     @cached_property
     def degree_n(self) -> Tensor:
-        """int64 [n]: edges that leave a node, without self-loops."""
+        """int64 [n]: number of a node's out-edges without self-loops."""
         loops = self.is_loop_E.long()
         running = torch.cat([loops.new_zeros(1), loops.cumsum(0)])
         return self.edge_ptr.diff() - running[self.edge_ptr].diff()
 
     def token_graphs(self) -> tuple[Graphs, Tensor, Tensor]:
-        """Every node and edge token as a node of an edgeless graph, and the positions in it of nodes [n] and edges [E]."""
+        """Returns an edgeless graph with one node per node token and edge token, and the positions in it of nodes [n] and edges [E]."""
         graphs = self.graphs
         token_graphs = Graphs(
             graphs.node_ptr + self.edge_ptr_B,
@@ -159,7 +159,7 @@ class TokenView:
 
 
 class TokenEmbedding(nn.Module):
-    """z_(u,v): features, node identifiers and type of every token, laid out by a TokenView."""
+    """Computes z_(u,v): features, node identifiers and type of every token, laid out by a TokenView."""
 
     def __init__(self, config: TokenGTConfig) -> None:
         super().__init__()
@@ -176,11 +176,11 @@ class TokenEmbedding(nn.Module):
         self.token_type = nn.Embedding(2, config.width) if config.type_identifier else None
         self.graph_token = nn.Embedding(1, config.width) if config.task == "graph" else None
         self.null_token = nn.Embedding(1, config.width) if config.null_token else None
-        self.anchor: Tensor  # has the dtype and device even if no parameter exists
+        self.anchor: Tensor  # gives dtype and device even if there is no parameter
         self.register_buffer("anchor", torch.zeros(1, config.width), persistent=False)
 
     def forward(self, view: TokenView | ShardedTokens, local: LocalLayers | None = None) -> Tensor:
-        """Returns [B, T, D]; `local`: layers between the encoded features and the tokens."""
+        """Returns [B, T, D]; `local`: the local layers between the encoded features and the tokens."""
         graphs, anchor = view.graphs, self.anchor
         node_nD = anchor.expand(graphs.num_nodes, -1)
         edge_ED = anchor.expand(view.num_edges, -1)
@@ -189,11 +189,11 @@ class TokenEmbedding(nn.Module):
         if local is not None:
             node_nD = local.in_front(node_nD, graphs.adjacency)
         if self.edge is not None and view.num_edges:
-            # Encoded before they are ordered, so that an error names the caller's row.
+            # Edges are encoded before they are sorted, so that an error names the caller's row.
             edge_ED = edge_ED + self.edge(graphs.edge_attr).index_select(0, view.order_E)
         if self.identifier is not None:
             pair_n, pair_E = self._identifiers(view)
-            # The pairs are constants: their gradient stops at W_id, and needs no scatter over nodes.
+            # The pairs are constants, so the gradient ends at W_id and needs no scatter over nodes.
             node_nD = node_nD + self.identifier(pair_n)
             edge_ED = edge_ED + self.identifier(pair_E)
         if self.token_type is not None:
@@ -207,9 +207,9 @@ class TokenEmbedding(nn.Module):
 
     @torch.no_grad()
     def _identifiers(self, view: TokenView | ShardedTokens) -> tuple[Tensor, Tensor]:
-        """[P_v ; P_v] for the nodes [n, 2P] and [P_u ; P_v] for the edges [E, 2P]."""
+        """Returns [P_v ; P_v] for the nodes [n, 2P] and [P_u ; P_v] for the edges [E, 2P]."""
         if self.config.identifier == "orf_first_order":
-            # The ablation of the paper's table 1: every token has its own identifier, which says nothing about its nodes.
+            # The ablation of the paper's table 1: every token has its own identifier, which has no information about the token's nodes.
             assert isinstance(view, TokenView), "config.shards"
             tokens, position_n, position_E = view.token_graphs()
             rows = orthogonal_identifiers(
@@ -227,7 +227,7 @@ class TokenEmbedding(nn.Module):
         if config.identifier == "orf":
             return orthogonal_identifiers(graphs, dim, seed=self._seed(), dtype=dtype)
         if config.identifier in ("near_orf", "random", "positive"):
-            # Without permanent ids, the place within the graph: in evaluation a graph's batch must not change its prediction.
+            # Without permanent ids the key is the position in the graph, because in evaluation the batch must not change a graph's prediction.
             key_n = graphs.node_id
             if key_n is None:
                 place_n = torch.arange(graphs.num_nodes, device=self.anchor.device)
@@ -267,9 +267,9 @@ class TokenEmbedding(nn.Module):
 
 
 class Attention(nn.Module):
-    """Multi-head self-attention over a graph's tokens: softmax through SDPA, or FAVOR+."""
+    """Is multi-head self-attention over a graph's tokens: softmax through SDPA, or FAVOR+."""
 
-    kept_weights: list[Tensor] | None = None  # where each call adds its weights [B, H, T, T]; None: they are not kept
+    kept_weights: list[Tensor] | None = None  # each call appends its weights [B, H, T, T]; None: they are not kept
 
     def __init__(self, config: TokenGTConfig, layer: int) -> None:
         super().__init__()
@@ -309,7 +309,7 @@ class Attention(nn.Module):
 
 
 class Block(nn.Module):
-    """x + MHA(LN x), then x + FFN(LN x), each branch dropped per graph with probability `drop_path` in training."""
+    """Computes x + MHA(LN x), then x + FFN(LN x). Training drops each branch per graph with probability `drop_path`."""
 
     def __init__(self, config: TokenGTConfig, layer: int) -> None:
         super().__init__()
@@ -351,7 +351,7 @@ class CodeHead(nn.Module):
 
 
 class TokenGT(nn.Module):
-    """TokenGT over a batch of graphs; see the module's docstring for the equations."""
+    """Applies TokenGT to a batch of graphs; see the module's docstring for the equations."""
 
     def __init__(self, config: TokenGTConfig) -> None:
         super().__init__()
@@ -367,7 +367,7 @@ class TokenGT(nn.Module):
         if config.dead_modules:
             self.dead_norm, self.dead_pooler = LayerNorm(config.width), nn.Linear(config.width, config.width)
             for parameter in (*self.dead_norm.parameters(), *self.dead_pooler.parameters()):
-                parameter.requires_grad_(False)  # never used: DDP would wait for their gradients
+                parameter.requires_grad_(False)  # never used, so DDP would wait for their gradients
         self.apply(partial(_initialise, std=config.init_std))
         self.local = LocalLayers(config.local, config.width, config.num_layers)  # keeps its own initial values
 
@@ -375,11 +375,11 @@ class TokenGT(nn.Module):
         """Returns [B, out_dim] for graph tasks; [r, out_dim] at the roots for node tasks; [n, width] for link tasks.
 
         Memory is O(B·T) with T = n + m tokens of the largest graph, and with "performer" (or SDPA's fused kernels) no T × T
-        matrix exists. `epoch` is not used. Raises ValueError if the batch lacks features or encodings of the config.
+        matrix exists. `epoch` is not used. Raises ValueError if features or encodings of the config are missing in the batch.
         """
         view = self._view(graphs)
         x_BTD = self.dropout(self.embedding_norm(self.embedding(view, self.local)))
-        # One graph has no padding, and no mask is the faster kernel.
+        # One graph has no padding, and attention without a mask is faster.
         key_mask_BT = None if view.num_graphs == 1 else view.key_mask_BT
         if x_BTD.numel() or view.keys is not None:
             for index in range(len(self.layers)):
@@ -407,7 +407,7 @@ class TokenGT(nn.Module):
 
 
 def _initialise(module: nn.Module, std: float) -> None:
-    """Every Linear and Embedding N(0, std²), biases and the padding row 0."""
+    """Initialises every Linear and Embedding with N(0, std²), and biases and the padding row with 0."""
     if isinstance(module, nn.Linear | nn.Embedding):
         nn.init.normal_(module.weight, std=std)
     if isinstance(module, nn.Linear) and module.bias is not None:

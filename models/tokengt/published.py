@@ -1,18 +1,18 @@
-"""The released TokenGT's state dict in our names: its checkpoints load if their architecture matches.
+"""Translates the state dict of the released TokenGT to our names, so that released checkpoints load if the architecture matches.
 
-The released code is a fairseq model (PCQM4Mv2). The tables in this file have its names, theirs → ours, from memory of that code; the names of its
-graph encoder were compared with the public repository (jw9730/tokengt), the names of the tokenizer and the layers were not. In addition:
+The released code is a fairseq model (PCQM4Mv2). The tables in this file map its names to our names, from memory of the code. The names of its
+graph encoder were compared with the public repository (jw9730/tokengt); the names of the tokenizer and the layers were not. In addition:
 
     graph_feature.{atom,edge}_encoder.weight [512 · columns, d]   row 2 + 512 f + c is category c of column f
     graph_feature.{lap,orf,rand}_encoder.weight [d, 2P]           at most one of them; order_encoder is absent when ablated
     layers.N.self_attn.{q,k,v}_proj.{weight,bias}                 layers.N.attention.qkv, stacked
-    layers.N.….projection_matrix [R, d/H]                         layers.N.attention.favor.projection_RD; a Performer fine-tune has it
+    layers.N.….projection_matrix [R, d/H]                         layers.N.attention.favor.projection_RD; only after fine-tuning with Performer
 
 Ignored: `…performer_proj_updater.…`, a second name for the layers. A state dict with projections becomes a model with Performer's attention
 and the released code's shifts (`performer_as_released`).
 A name that is neither in the table nor ignored, or a missing one, is an error: nothing is dropped silently.
 
-Not in a state dict: the number of heads (32), and the type rows' order (row 1 is u = v), which is from memory as well.
+A state dict does not contain the number of heads (32) and the order of the type rows (row 1 is u = v); the order is from memory too.
 """
 
 import re
@@ -56,9 +56,9 @@ _IN_LAYER = {
 
 
 def convert(state: Mapping[str, Tensor], *, num_heads: int = 32) -> tuple[TokenGTConfig, dict[str, Tensor]]:
-    """Returns the config of a published state dict, read off its shapes, and its tensors under the names of `TokenGT`.
+    """Returns the config of a published state dict, inferred from its shapes, and its tensors under the names of `TokenGT`.
 
-    Raises ValueError where a tensor is missing, unknown or of a shape that no TokenGT has.
+    Raises ValueError if a tensor is missing, is unknown, or has a shape that no TokenGT has.
     """
     state = {name: tensor for name, tensor in state.items() if not _IGNORED.search(name)}
     config = _config(state, num_heads)
@@ -158,7 +158,7 @@ def _config(state: Mapping[str, Tensor], num_heads: int) -> TokenGTConfig:
 
 
 def _features(rows: int, molecular: Features) -> Features:
-    """OGB's columns if the table has as many, else columns of all categories that have their own row."""
+    """Returns OGB's columns if the table has as many columns, else columns with all categories that have their own row."""
     columns, rest = divmod(rows, SLOT)
     if rest or not columns:
         raise ValueError(f"a feature table has {SLOT} rows per column, got {rows} rows")
