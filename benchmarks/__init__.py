@@ -1,1 +1,1 @@
-"""Comparisons that only developers run; not in the wheel. Users have `graphmill bench`."""
+"""Has comparisons for developers only; they are not in the wheel. Users run `graphmill bench`."""

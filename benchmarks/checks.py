@@ -1,18 +1,19 @@
-"""Cost of the trainer's safety: `python -m benchmarks checks`.
+"""Measures the cost of the trainer's safety checks: `python -m benchmarks checks`.
 
     python -m benchmarks checks                               the embedded graph, two workers, a few minutes
-    python -m benchmarks checks --data.nodes 5000 --epochs 3  a look
+    python -m benchmarks checks --data.nodes 5000 --epochs 3  a quick trial
 
-Four loops train the same model on the same batches, epoch by epoch in a drawn order, each with its own weights and sampling threads:
+Four loops train the same model on the same batches. Each loop has its own weights and sampling threads. The loops run one after another in each
+epoch, in random order:
 
-    checked   the trainer's own: every loss and gradient checked, the weight of each step agreed between the workers, dropout seeded by
-              position, traffic counted by partition, progress and metrics sent to the driver
-    saving    checked, and a checkpoint begins with each epoch and is written during it
-    bare      forward, backward and optimizer under DDP, and nothing else: gradients are added by its ring, not along the fixed tree
-    control   bare once more: its ratio to bare is the machine's noise
+    checked   the trainer's loop: checks every loss and gradient, agrees on each step's weight between the workers, seeds dropout by
+              position, counts traffic by partition, sends progress and metrics to the driver
+    saving    like checked, and each epoch starts a checkpoint, which is written during the epoch
+    bare      only forward, backward and optimizer under DDP: DDP's ring adds the gradients, not the fixed tree
+    control   a second bare loop: its ratio to bare shows the machine's noise
 
-Prints the seconds of an epoch and the CPU seconds of the workers: medians over the epochs, and the ratios to bare with their quartiles; then
-how long a checkpoint stopped training. Nothing else should run meanwhile. results.md and results.json go to --out.
+Prints the seconds of an epoch and the CPU seconds of the workers: medians over the epochs, and ratios to bare with quartiles. Then prints
+how long a checkpoint stopped training. Run nothing else at the same time. results.md and results.json go to --out.
 """
 
 import random
@@ -53,15 +54,15 @@ class Config:
     layers: Count = 3
     """GECO's layers."""
     chunks: Count = 8
-    """Batches of an epoch, random parts of the graph."""
+    """Batches of an epoch; each batch is a random part of the graph."""
     dropout: float = 0.3
     """Dropout of the layers and of their input."""
     epochs: Count = 12
-    """Epochs of each loop, after one that is not counted."""
+    """Epochs of each loop, after a first epoch that is not counted."""
     workers: Count = 2
     """Number of workers."""
     local_reads: bool = True
-    """Read partitions of this machine in the workers' processes; no: ask their servers."""
+    """Workers read the partitions of this machine directly; no: workers request rows from partition servers."""
     out: Path = Path("runs/bench-checks")
     """Folder of the table."""
     ray: SessionOptions = field(default_factory=SessionOptions)
@@ -72,7 +73,7 @@ class Config:
 
 @dataclass(frozen=True)
 class Share:
-    """One rank's measurements: by loop and epoch, by checkpoint, and how far each loop's weights moved."""
+    """Holds one rank's measurements: by loop and epoch, by checkpoint, and how far each loop's weights moved."""
 
     wall_s: Mapping[str, Sequence[float]]
     cpu_s: Mapping[str, Sequence[float]]
@@ -91,7 +92,7 @@ def main() -> None:
 
 
 def measure(config: Config) -> list[Share]:
-    """The ranks' measurements, in rank order."""
+    """Holds the ranks' measurements, in rank order."""
     import tempfile
 
     from graphmill.cluster.options import ServerOptions
@@ -162,8 +163,8 @@ def _measure_rank(arguments: dict[str, Any]) -> list[Share]:
     wall, cpu, losses = ({name: [0.0] * config.epochs for name in LOOPS} for _ in range(3))
     stall = [0.0] * config.epochs
     for epoch in range(-1, config.epochs):  # epoch -1 only warms up
-        # A new loader for each epoch, so that no loop samples ahead in another loop's time. The order is drawn: in fixed turns each loop
-        # would always follow the same other loop.
+        # Each epoch has a new loader, so that no loop samples ahead in another loop's time. The order is random, because in a fixed order each
+        # loop would always follow the same other loop.
         for name in random.Random(epoch + 1).sample(LOOPS, len(LOOPS)):
             worker = workers[name]
             with worker.loader(spec.sampler) as loader:
@@ -186,7 +187,7 @@ def _measure_rank(arguments: dict[str, Any]) -> list[Share]:
 
 
 def _flat(worker: "Worker") -> Any:
-    """All weights in one row, copied."""
+    """Returns a copy of all weights in one row."""
     import torch
 
     return torch.cat([parameter.detach().flatten() for parameter in worker.model.parameters()])
@@ -229,7 +230,7 @@ def _checked(worker: "Worker", loader: "Loader", epoch: int) -> float:
 
 
 def _bare(worker: "Worker", ddp: "DistributedDataParallel", loader: "Loader", epoch: int) -> float:
-    """The trainer's loop without any check. Returns the mean loss over all ranks' targets."""
+    """Runs the trainer's loop without any check. Returns the mean loss over all ranks' targets."""
     import torch
 
     from graphmill.cluster.metrics.class_scores import all_reduce_sum
@@ -252,10 +253,10 @@ def _bare(worker: "Worker", ddp: "DistributedDataParallel", loader: "Loader", ep
 
 
 def describe(config: Config, shares: Sequence[Share]) -> str:
-    """The figures as Markdown."""
+    """Returns the figures as Markdown."""
 
     def of_epochs(kind: Literal["wall_s", "cpu_s"]) -> dict[str, np.ndarray]:
-        """The ranks' mean for each loop and epoch."""
+        """Returns the mean over ranks for each loop and epoch."""
         return {name: np.mean([getattr(share, kind)[name] for share in shares], axis=0) for name in LOOPS}
 
     rows = []

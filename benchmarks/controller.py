@@ -1,15 +1,15 @@
-"""Cost of many workers for the processes that lead them: `python -m benchmarks controller`.
+"""Measures the cost of many workers for the driver and the controller: `python -m benchmarks controller`.
 
     python -m benchmarks controller --workers 2 200 1000    # starts a local Ray; about two minutes
 
-The workers are stand-ins, the leading processes are real:
+The workers are simulated, the leading processes are real:
 
-- the driver trains as always (`graphmill.cluster.training.trainer.train`) with a launcher whose rank 0 is a process that reports as rank 0 of
-  so many workers does, for --epochs epochs of --epoch_s seconds;
-- Ray Train's controller polls its workers by its own code; two actors answer for all of them;
-- the host watch knocks at so many open ports.
+- The driver trains as always (`graphmill.cluster.training.trainer.train`). Its launcher starts one process, which sends the reports of rank 0
+  of --workers workers, for --epochs epochs of --epoch_s seconds.
+- Ray Train's controller polls its workers with its own code; two actors answer for all workers.
+- The host watch connects to --workers open ports.
 
-You should see a table of CPU times of the leading process, and its memory, by the number of workers, kept as results.md and results.json
+You should see a table of the leading process's CPU time and memory by the number of workers. It is written to results.md and results.json
 under --out.
 """
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from graphmill.cluster.training.train_spec import TrainSpec
 
 
-_START_S = 120.0  # longest start of a process on a busy machine
+_START_S = 120.0  # longest start time of a process on a busy machine
 
 
 @dataclass(frozen=True)
@@ -46,13 +46,13 @@ class ControllerConfig:
     """Measure the processes that lead many workers."""
 
     workers: tuple[Count, ...] = (2, 50, 200, 1000)
-    """Numbers of workers, partitions and hosts, which are the same here."""
+    """Numbers of workers to measure; partitions and hosts have the same number."""
     epochs: Count = 100
     """Epochs of the driver's run."""
     epoch_s: Positive = 0.1
     """Seconds of an epoch."""
     polls: Count = 10
-    """Polls of the controller, and looks of the host watch."""
+    """Number of polls of the controller and of checks of the host watch."""
     out: Path = Path("runs/bench-controller")
     """Folder of the table."""
     ray: SessionOptions = field(default_factory=SessionOptions)
@@ -62,7 +62,7 @@ class ControllerConfig:
 
 
 def rank_0(reports: "AttemptRecords", workers: int, epochs: int, epoch_s: float) -> None:
-    """Sends the reports of rank 0 of so many workers."""
+    """Sends the reports that rank 0 of this many workers sends."""
     from graphmill.cluster.runs.records import Recorder, is_recorded
     from graphmill.cluster.training.train_loop import RANK_SECONDS
     from graphmill.samplers.access.traffic import COLUMNS
@@ -88,7 +88,7 @@ def rank_0(reports: "AttemptRecords", workers: int, epochs: int, epoch_s: float)
 
 
 class StandInLauncher:
-    """A `graphmill.cluster.training.train_session.Launcher` whose workers are one process."""
+    """Is a `graphmill.cluster.training.train_session.Launcher` that starts one process for all workers."""
 
     def __init__(self, workers: int, config: ControllerConfig) -> None:
         self.workers, self._config = WorkerOptions(num_workers=workers), config
@@ -115,7 +115,7 @@ class StandInLauncher:
 
 
 def measure_driver(workers: int, config: ControllerConfig) -> tuple[float, float]:
-    """(CPU seconds an epoch, growth in MiB) of the driver."""
+    """Returns (CPU seconds per epoch, growth of memory in MiB) of the driver."""
     from graphmill.cluster.runs.run_directory import RunDirectory
     from graphmill.cluster.training.trainer import train
 
@@ -138,7 +138,7 @@ class StandInWorker:
 
 
 def measure_polls(workers: int, config: ControllerConfig) -> tuple[float, float]:
-    """(CPU seconds, wall seconds) of the controller's poll of so many workers. Needs a Ray session."""
+    """Returns (CPU seconds, wall seconds) of the controller's poll of this many workers. Requires a Ray session."""
     from types import SimpleNamespace
 
     import ray
@@ -147,7 +147,7 @@ def measure_polls(workers: int, config: ControllerConfig) -> tuple[float, float]
     actor: Any = ray.remote(StandInWorker)
     actors = [actor.options(num_cpus=0).remote() for _ in range(2)]
     ray.get([each.poll_status.remote() for each in actors], timeout=120)
-    group: Any = object.__new__(WorkerGroup)  # only its polling, on workers that it has not started
+    group: Any = object.__new__(WorkerGroup)  # only polls workers, and starts none
     group._world_rank_to_ongoing_poll, group._worker_health_check_timeout_s = {}, 600.0
     group.get_workers = lambda: [SimpleNamespace(actor=actors[rank % 2]) for rank in range(workers)]
     group._poll_workers_and_collect_errors(timeout=60)
@@ -161,7 +161,7 @@ def measure_polls(workers: int, config: ControllerConfig) -> tuple[float, float]
 
 
 def measure_watch(hosts: int, config: ControllerConfig) -> float:
-    """CPU seconds of one look at so many hosts."""
+    """Returns the CPU seconds of one check of this many hosts."""
     from graphmill.cluster.ray.host_watch import HostStates, knock
 
     with ExitStack() as stack:
@@ -170,7 +170,7 @@ def measure_watch(hosts: int, config: ControllerConfig) -> float:
         names = {f"10.0.{number // 250}.{number % 250}": f"worker-{number}" for number in range(hosts)}
         states, begun = HostStates(), time.process_time()
         for turn in range(config.polls):
-            for start in range(0, hosts, len(ports)):  # the same sockets again until every host has had one
+            for start in range(0, hosts, len(ports)):  # sockets are reused until every host has one
                 assert len(knock(ports[: hosts - start], 2.0)) == min(len(ports), hosts - start)
             states.update(2.0 * turn, names, names)
             for door in doors:
@@ -180,7 +180,7 @@ def measure_watch(hosts: int, config: ControllerConfig) -> float:
 
 
 def _take_all(door: socket.socket) -> None:
-    """Accepts the connections that wait at a port, which would be full otherwise."""
+    """Accepts the connections that wait at a port, because the port's queue would become full otherwise."""
     while True:
         try:
             door.accept()[0].close()

@@ -1,10 +1,10 @@
-"""Full evaluation on 1, 2 … workers of this machine: CPU time against an epoch of training, bytes, and memory of a worker.
+"""Measures full evaluation on 1, 2 … workers of this machine: CPU time relative to an epoch of training, bytes, and memory of a worker.
 
     python -m benchmarks evaluation --graph path/to/graph --workers 1 2 --models geco sage
 
 Needs no Ray: workers are processes with one thread each, over gloo, and run the trainer's own epoch and evaluation. CPU seconds cover all threads
-of a worker's process; on a machine with a core for each worker they equal the clock's. One worker is also measured while a second run of one worker
-goes on (1 + 1), since two processes slow each other down through caches and memory; ratios are to this row.
+of a worker's process. On a machine with a core for each worker CPU seconds equal wall seconds. Two processes slow each other down through caches
+and memory. Therefore one worker is also measured while a second run of one worker is active (row 1 + 1); ratios are to this row.
 Expect about half the CPU time, bytes and memory with 2 workers, and the same scores to about 1e-6.
 """
 
@@ -33,11 +33,11 @@ class Config:
     graph: str
     """A prepared graph's path."""
     workers: tuple[Count, ...] = (1, 2)
-    """Numbers of workers, one after another."""
+    """Numbers of workers to measure, one after another."""
     models: tuple[str, ...] = ("geco",)
-    """Models, each with its default recipe."""
+    """Models to measure, each with its default recipe."""
     train: bool = True
-    """Train an epoch too, by the recipe's sampler."""
+    """Also train an epoch with the recipe's sampler."""
     timeout_s: Positive = 3600.0
     """Longest wait in one collective call."""
     out: Path = Path("runs/bench-evaluation")
@@ -105,7 +105,7 @@ def worker(rank: int, size: int, name: str, config: Config, folder: str) -> None
 
 
 class _Silent:
-    """A reporter that drops its records."""
+    """Is a reporter that drops its records."""
 
     def push(self, record: Any) -> None: ...
 
@@ -114,7 +114,7 @@ class _Silent:
 
 
 class _Watched:
-    """The graph's files; counts the bytes read from partitions and sent to other workers."""
+    """Reads the graph's files; counts the bytes read from partitions and sent to other workers."""
 
     def __init__(self, graph: Any) -> None:
         from graphmill.cluster.data.training_data import OpenNodes
@@ -144,7 +144,7 @@ class _Watched:
 
 
 def measure_two(name: str, config: Config) -> list[dict[str, Any]]:
-    """The results of one worker, measured while a second run of one worker goes on."""
+    """Returns the results of one worker, measured while a second run of one worker is active."""
     with ThreadPoolExecutor(2) as both:
         first, _ = (both.submit(results_of_ranks, worker, 1, name, config) for _ in range(2))
         return first.result()

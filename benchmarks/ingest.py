@@ -1,16 +1,17 @@
-"""Ingestion of a synthetic graph that exceeds memory, by each partitioner: `python -m benchmarks ingest`.
+"""Measures ingestion of a synthetic graph that exceeds memory, with each partitioner: `python -m benchmarks ingest`.
 
     python -m benchmarks ingest                                                          # 1M nodes, 16M edges, under a minute
     python -m benchmarks ingest --nodes 2000000 --edges 32000000 --partitioners random range ldg metis --partitions 8
     python -m benchmarks ingest --nodes 100000000 --edges 1600000000 --reserve-gib 8     # 14 GB of disk, see docs/performance.md
 
-Each row is a fresh process that generates the graph's topology while reading it (ldg reads it twice), writes its partitions under --work and syncs
-them. Before each row the disk's own rate is measured: one file, written in sequence and synced. The row's graph is removed at its end.
+Each row of the table is measured in a new process. The process generates the graph's topology while it reads it (ldg reads it twice), writes the
+partitions under --work and syncs them. Before each row one file is written in sequence and synced, which measures the disk's own rate. The
+graph is removed at the end of the row.
 
 You should see a table: edges/s, peak resident memory, bytes written, and the write rate as a share of the disk's own, for all bytes written
 and for the stored graph alone. The target is at least 40 % with at most 4 GB. random cuts 1 - 1/partitions of the edges, ldg and metis fewer.
-results.md and results.json go to --out. A row that fails is named, the others go on, and the exit code is 1. A size that does not fit the disk
-is refused at once.
+results.md and results.json are written to --out. If a row fails, its name is printed, the other rows continue, and the exit code is 1. A size
+that does not fit the disk is refused at once.
 """
 
 import multiprocessing
@@ -39,25 +40,25 @@ if TYPE_CHECKING:
 
 Partitioner = Literal["random", "range", "ldg", "metis"]
 
-_METIS_BYTES_PER_EDGE = 100  # edge lists, the adjacency in scipy's and in METIS's form
+_METIS_BYTES_PER_EDGE = 100  # edge lists, and the adjacency for scipy and for METIS
 _PROBE_BLOCK_BYTES = 16 << 20
-_SOURCE_EDGES = 50_000_000  # enough to measure the source's own rate
+_SOURCE_EDGES = 50_000_000  # enough to measure the source's rate
 
 
 @dataclass(frozen=True)
 class BenchIngestConfig:
-    """Ingest a synthetic graph by each partitioner, against the disk's own write rate."""
+    """Ingest a synthetic graph with each partitioner and compare the write rate to the disk's own."""
 
     nodes: Count = 1_000_000
     """Nodes of the graph."""
     edges: Count = 16_000_000
-    """Directed edges, both directions of a pair counted; the generator comes within a few per cent."""
+    """Directed edges; both directions of a pair count. The generated number differs by a few per cent."""
     partitioners: tuple[Partitioner, ...] = ("random", "range", "ldg")
-    """One row each, in this order."""
+    """Partitioners to measure, one row each, in this order."""
     partitions: Count = 16
     """Partitions of each row."""
     memory_mib: int = 1024
-    """Ingestion's budget for chunks and buckets."""
+    """Memory budget of ingestion for chunks and buckets."""
     seed: int = 0
     """Seed of the graph and of the partitioner."""
     work: Path | None = None
@@ -65,9 +66,9 @@ class BenchIngestConfig:
     reserve_gib: Amount = 2.0
     """Space that stays free on that disk."""
     probe_mib: Count = 2048
-    """Largest file that measures the disk; for a smaller graph the file has the graph's size."""
+    """Maximum size of the file that measures the disk; for a smaller graph the file has the graph's size."""
     timeout_s: Positive = 7200.0
-    """Longest time of a row."""
+    """Time limit of a row."""
     out: Path = Path("runs/bench-ingest")
     """Folder of the table."""
 
@@ -92,7 +93,7 @@ class BenchIngestConfig:
 
 
 class BareGraph:
-    """The synthetic graph's edges, between nodes without features, labels or splits."""
+    """Generates the synthetic graph's edges; nodes have no features, labels or splits."""
 
     def __init__(self, config: BenchIngestConfig) -> None:
         from graphmill.storage.synthetic.products_like import SyntheticGraph, SyntheticOptions
@@ -143,7 +144,7 @@ def check_memory(partitioner: str, cost: "IngestCost", num_edges: int, available
 
 
 def disk_rate(folder: Path, num_bytes: int) -> float:
-    """Bytes per second of one file, written in sequence and fsynced."""
+    """Returns the bytes per second of one file that is written in sequence and fsynced."""
     block = os.urandom(min(num_bytes, _PROBE_BLOCK_BYTES))
     blocks = -(-num_bytes // len(block))
     with tempfile.NamedTemporaryFile(dir=folder, prefix=".probe-", buffering=0) as file:
@@ -155,10 +156,10 @@ def disk_rate(folder: Path, num_bytes: int) -> float:
 
 
 def source_rate(config: BenchIngestConfig) -> float:
-    """Edges per second of the generator alone."""
+    """Returns the edges per second of the generator alone."""
     count, start_s = 0, 0.0
     for chunk in BareGraph(config).edges(1 << 20):
-        if start_s:  # the first chunk waits for the compiler
+        if start_s:  # the first chunk includes compilation
             count += len(chunk.src)
         start_s = start_s or time.perf_counter()
         if count >= _SOURCE_EDGES:
@@ -167,13 +168,13 @@ def source_rate(config: BenchIngestConfig) -> float:
 
 
 def written_bytes() -> int:
-    """Bytes that this process wrote to disks, without files that were removed before they got there."""
+    """Returns the bytes that this process wrote to disks, without files that were removed before they reached a disk."""
     fields = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
     return int(fields["write_bytes"]) - int(fields["cancelled_write_bytes"])
 
 
 def ingest_row(partitioner: Partitioner, config: BenchIngestConfig, folder: Path) -> dict[str, Any]:
-    """One row; runs in a separate process."""
+    """Measures one row; runs in a separate process."""
     from benchmarks.ingest_cost import ingest_cost
     from graphmill.jobs.machine.memory_check import available_bytes
     from graphmill.storage.ingestion.ingest import ingest
@@ -201,7 +202,7 @@ def timed_ingestion(
         def report(stage: str, done: int, total: int | None) -> None:
             nonlocal current, since_s
             now_s = time.perf_counter()
-            ended = current if done == 0 else stage  # a stage announces itself with 0, or reports its progress
+            ended = current if done == 0 else stage  # a stage reports 0 when it starts, then its progress
             stages[ended] = stages.get(ended, 0.0) + now_s - since_s
             current, since_s = stage, now_s
             bar.update(done, None if total is None else max(done, total), stage)
@@ -226,7 +227,7 @@ def timed_ingestion(
 
 
 def quality(url: str) -> dict[str, float]:
-    """Share of edges between partitions; nodes and edges of the largest partition, divided by the mean."""
+    """Returns the share of edges between partitions, and the nodes and edges of the largest partition divided by the mean."""
     from graphmill.jobs.inspect_graph import measure as measure_balance
     from graphmill.storage.graph import open_graph
 
@@ -240,7 +241,7 @@ def quality(url: str) -> dict[str, float]:
 
 
 def measure(partitioner: Partitioner, config: BenchIngestConfig, probe_bytes: int) -> dict[str, Any]:
-    """One row with the disk's rate before it; for a failed row, with the reason."""
+    """Measures the disk's rate, then one row. A failed row contains the reason."""
     with (
         tempfile.TemporaryDirectory(prefix=".bench-ingest-", dir=config.folder) as folder,
         ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool,
@@ -254,14 +255,14 @@ def measure(partitioner: Partitioner, config: BenchIngestConfig, probe_bytes: in
             row = {"error": "the process ended without a result: killed, as for lack of memory"}
         except (GraphmillError, OSError, MemoryError) as error:
             row = {"error": " ".join(str(error).split()) or type(error).__name__}
-        finally:  # also after a signal: the folder cannot be removed while a child writes into it
+        finally:  # Also after a signal, because the folder cannot be removed while a child process writes into it.
             for child in multiprocessing.active_children():
                 child.kill()
     return {"partitioner": partitioner, "disk_bytes_per_s": rate} | row
 
 
 def describe(rows: list[dict[str, Any]], source: float, config: BenchIngestConfig) -> str:
-    """The table as Markdown."""
+    """Returns the table as Markdown."""
     disk = statistics.median(row["disk_bytes_per_s"] for row in rows)
     done = []
     for row in rows:
@@ -305,7 +306,7 @@ def main() -> int:
     for partitioner in config.partitioners:
         rows.append(measure(partitioner, config, min(config.probe_mib << 20, max(1, cost.graph))))
         text = describe(rows, source, config)
-        # After each row: an interrupted run keeps them.
+        # Written after each row, so that an interrupted run keeps its rows.
         keep(config.out, config, text, source_edges_per_s=source, cost=cost, rows=rows)
     print(text)
     return 1 if any("error" in row for row in rows) else 0

@@ -1,7 +1,7 @@
 """Estimates the disk, the written bytes and the memory of an ingestion, as a pure function of counts.
 
-An external sort writes its records once, reads them once and writes the result. Features, and the lists of partitions larger than half the
-budget, also pass through scratch files.
+An external sort writes its records once, reads them once and writes the result. Features are also written to scratch files, and so are the lists
+of partitions that are larger than half the budget.
 """
 
 from dataclasses import dataclass
@@ -10,23 +10,23 @@ from graphmill.storage.format.feature_rows import FeatureRows
 from graphmill.storage.format.source import SourceInfo
 from graphmill.storage.ingestion.ingest import IngestOptions
 
-_PROCESS_BYTES = 320 << 20  # the interpreter with numpy, pyarrow and the compiled loops
+_PROCESS_BYTES = 320 << 20  # interpreter with numpy, pyarrow and compiled loops
 
 
 @dataclass(frozen=True)
 class IngestCost:
-    """Bytes. Estimates assume partitions of equal size."""
+    """Holds estimates in bytes. Estimates assume partitions of equal size."""
 
     spilled: int
-    """Records of edges in buckets on scratch."""
+    """Edge records in buckets, in scratch files."""
     spooled: int
-    """Further bytes on scratch: features twice, and sorted lists that exceed memory."""
+    """Other bytes in scratch files: features twice, and sorted lists that exceed memory."""
     graph: int
     """The stored graph."""
     peak_disk: int
-    """The most bytes on disk at once, scratch and graph together."""
+    """Peak of the bytes on disk, scratch files and graph together."""
     memory: int
-    """Resident memory of the process, without pages of mapped files."""
+    """Resident memory of the process without pages of mapped files."""
 
     @property
     def written(self) -> int:
@@ -34,7 +34,7 @@ class IngestCost:
 
 
 def ingest_cost(info: SourceInfo, options: IngestOptions) -> IngestCost:
-    """The cost of ingesting a source by its `info`; an unknown number of edges counts as 16 per node."""
+    """Returns the cost of ingesting a source, from the source's `info`. An unknown number of edges counts as 16 per node."""
     num_nodes, num_partitions = info.num_nodes, options.num_partitions
     add_reverse = info.undirected_once if options.undirected is None else options.undirected
     num_edges = (info.num_edges or 16 * num_nodes) * (2 if add_reverse else 1)
@@ -50,13 +50,13 @@ def ingest_cost(info: SourceInfo, options: IngestOptions) -> IngestCost:
     sorted_on_disk = one_sorted > options.memory_budget_bytes // 2
     node_features = (
         num_nodes * FeatureRows(info.feature_dim, options.feature_dtype).row_bytes
-    )  # before zeros are left out
+    )  # before zeros are removed
     finds_groups = options.partitioner in ("ldg", "metis") and (num_partitions > 1 or options.groups is not None)
     label_bytes = info.label_bytes * info.has_label
     node_columns = 8 + 8 * info.has_node_time + label_bytes + info.num_split_sets + 4 * finds_groups
     graph = list_bytes + lists * 8 * (num_nodes + num_partitions) + num_nodes * node_columns + node_features
 
-    # Spilled buckets are deleted while the partitions' files are written: the peak is at the first partition or at the last.
+    # Spilled buckets are deleted while the partitions' files are written, so the peak is at the first or at the last partition.
     first = spilled + graph // num_partitions
     last = spilled // num_partitions + graph
     beside = node_features + max(one_sorted if sorted_on_disk else 0, node_features // num_partitions)

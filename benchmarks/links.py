@@ -1,11 +1,12 @@
-"""Link prediction on held-out edges: our GraphSAGE and GECO against the same GraphSAGE in a PyG script; needs torch-geometric.
+"""Compares link prediction on held-out edges: Graphmill's GraphSAGE and GECO, and the same GraphSAGE in a PyG script; requires torch-geometric.
 
     python jobs/ingest.py amazon_cs.npz graphs/computers --links.valid 0.05 --links.test 0.1
     python -m benchmarks links --graph graphs/computers
 
-All train on the same links with the same budget (epochs, links a batch, one uniform negative a link, learning rate) and pass messages over the
-whole graph without the batch's own links and their reverses. The PyG script draws its own negatives, shuffles and initial weights; validation
-and test links are ranked against the same drawn nodes. You should see MRR and ROC-AUC of each seed, and the interval of the difference to PyG's.
+All models train on the same links with the same budget (epochs, links per batch, one uniform negative per link, learning rate). They pass messages
+over the whole graph without the batch's own links and their reverses. The PyG script draws its own negatives, shuffles and initial weights.
+Validation and test links are ranked against the same random nodes. You should see MRR and ROC-AUC of each seed, and the confidence interval of the
+difference to PyG.
 """
 
 import time
@@ -35,7 +36,7 @@ from graphmill.samplers.vocabulary.options import LinkOptions, RandomPartitionOp
 from graphmill.storage.format.source import SPLIT_TEST, SPLIT_VALID
 from graphmill.storage.graph import open_graph
 
-_ADAGRAD_RATE = 0.05  # of embeddings, the product's default
+_ADAGRAD_RATE = 0.05  # of embeddings, Graphmill's default
 
 
 @dataclass(frozen=True)
@@ -57,15 +58,15 @@ class LinksBench:
     learning_rate: float = 0.005
     """Learning rate of all models."""
     embedding: Size = 0
-    """Width of a trainable row for each node, in addition to its features, for all models; trained by Adagrad at rate 0.05."""
+    """Width of a trainable row for each node, in addition to the node's features. All models have it; Adagrad trains it at rate 0.05."""
     filter_width: Count = 64
-    """Width of the network that makes GECO's filters."""
+    """Width of the network that computes GECO's filters."""
     rivals: Count = 100
-    """Drawn nodes that a link is ranked against."""
+    """Number of random nodes that a link is ranked against."""
     peer: bool = True
-    """Run the PyG script, too."""
+    """Also run the PyG script."""
     models: tuple[Literal["sage", "geco"], ...] = ("sage", "geco")
-    """Our models."""
+    """Graphmill's models to run."""
     out: str = "runs/bench-links"
     """Folder of the table."""
 
@@ -99,7 +100,7 @@ def main() -> None:
 
 
 def measure(bench: LinksBench, out: Path) -> Iterator[Row]:
-    """Each seed's runs one after the other."""
+    """Runs the seeds one after another."""
     for seed in range(bench.seeds):
         for model in bench.models:
             yield ours(bench, model, seed, out)
@@ -108,7 +109,7 @@ def measure(bench: LinksBench, out: Path) -> Iterator[Row]:
 
 
 def ours(bench: LinksBench, model: str, seed: int, out: Path) -> Row:
-    """A run of jobs/train_links.py."""
+    """Runs jobs/train_links.py once."""
     own = ["--model.residual", "none", "--model.norm", "layer", "--model.dropout", 0]
     if model == "geco":
         own = ["--model.filter.inner_width", bench.filter_width]
@@ -140,7 +141,7 @@ def ours(bench: LinksBench, model: str, seed: int, out: Path) -> Row:
 
 
 def pyg(bench: LinksBench, seed: int) -> Row:
-    """A run of the PyG script."""
+    """Runs the PyG script once."""
     from torch_geometric.nn import SAGEConv
     from torch_geometric.utils import to_torch_csr_tensor
 
@@ -177,7 +178,7 @@ def pyg(bench: LinksBench, seed: int) -> Row:
         shuffle=False,
     )
     held = {name: torch.from_numpy(v) for name, v in picked_links(router, scored).items() if isinstance(v, np.ndarray)}
-    graph = LinkSampler(router, scored).sample(0, 0)  # the whole of it, a node's place is its number
+    graph = LinkSampler(router, scored).sample(0, 0)  # the whole graph, so a node's position is its id
     num_nodes = graph.num_nodes
     x = torch.empty(num_nodes, 0) if graph.feature is None else torch.from_numpy(graph.feature)
     row = np.repeat(np.arange(num_nodes), np.diff(graph.indptr))
@@ -185,7 +186,7 @@ def pyg(bench: LinksBench, seed: int) -> Row:
     pair, link_pair = (ends.amin(0) * num_nodes + ends.amax(0) for ends in (edge, link))
 
     def adjacency(own: Tensor) -> Tensor:
-        """Row i has the sources of node i's in-edges, without these links and their reverses."""
+        """Returns the adjacency without these links and their reverses; row i has the sources of node i's in-edges."""
         return to_torch_csr_tensor(edge[:, ~torch.isin(pair, link_pair[own])], size=(num_nodes, num_nodes))
 
     torch.manual_seed(seed)
@@ -200,7 +201,7 @@ def pyg(bench: LinksBench, seed: int) -> Row:
         for own in order.tensor_split(num_batches):
             z = model(x, adjacency(own))
             source, destination = link[:, own]
-            if router.link_tables.symmetric:  # either end may be replaced
+            if router.link_tables.symmetric:  # so that a negative can replace either end
                 swap = torch.rand(len(own)) < 0.5
                 source, destination = torch.where(swap, destination, source), torch.where(swap, source, destination)
             negative = torch.randint(len(x), (len(own),))
@@ -222,7 +223,7 @@ def pyg(bench: LinksBench, seed: int) -> Row:
 
 
 def _scores(score_of: Callable[[Tensor, Tensor], Tensor], held: dict[str, Tensor], code: int) -> tuple[float, float]:
-    """(MRR, ROC-AUC) of a split's links: ties count half; ROC-AUC compares each link with its first rival."""
+    """Returns (MRR, ROC-AUC) of a split's links. Ties count half; ROC-AUC compares each link with its first negative."""
     own = held["link_split"] == code
     source, destination, negative = (held[name][own] for name in ("link_source", "link_destination", "negative"))
     score = score_of(source, destination)
@@ -234,7 +235,7 @@ def _scores(score_of: Callable[[Tensor, Tensor], Tensor], held: dict[str, Tensor
 
 
 def summary(rows: list[Row]) -> list[str]:
-    """Means over seeds with deviations, and the 95 % interval of the mean difference to PyG's runs of the same seeds."""
+    """Returns means over seeds with deviations, and the 95 % interval of the mean difference to PyG's runs of the same seeds."""
     lines: list[dict[str, Any]] = []
     for model in dict.fromkeys(row.model for row in rows):
         line: dict[str, Any] = {"model": model, "seeds": sum(row.model == model for row in rows)}

@@ -1,12 +1,12 @@
-"""Speed of featurisation, ingestion and batching of molecules: `python -m benchmarks molecules --table qm9.csv.gz --targets gap_eV`.
+"""Measures the speed of featurisation, ingestion and batching of molecules: `python -m benchmarks molecules --table qm9.csv.gz --targets gap_eV`.
 
-    python -m benchmarks molecules                          # molecules by rule, about half a minute
+    python -m benchmarks molecules                          # generated molecules, about half a minute
     python -m benchmarks molecules --table qm9.csv.gz --targets gap_eV --workers 1 2
 
-Times, on the same molecules: RDKit's parser alone, OGB's `smiles2graph` alone, our featurisation, ingestion as a whole (reading,
-featurising, writing) by each number of workers without Ray's start, and batches from Arrow files on one core. You should see a table,
-kept as results.md and results.json under --out, with the time that PCQM4Mv2's 3,746,620 rows would take. Every figure is the best of
---rounds rounds; nothing else should run meanwhile. Rates of one process are per second of its own processor time.
+Times the following on the same molecules: RDKit's parser alone; OGB's `smiles2graph` alone; Graphmill's featurisation; complete ingestion
+(reading, featurising, writing) with each number of workers, without Ray's start; batches from Arrow files on one core. You should see a table with
+the time that PCQM4Mv2's 3,746,620 rows would take. It is written to results.md and results.json under --out. Every figure is the best of
+--rounds rounds; run nothing else at the same time. Rates of a single process are per second of the process's CPU time.
 """
 
 import tempfile
@@ -34,17 +34,17 @@ class BenchMoleculesConfig:
     """Time featurisation, ingestion and batching of molecules."""
 
     table: str | None = None
-    """A table of SMILES; default: molecules by rule."""
+    """A table of SMILES; default: generated molecules."""
     targets: tuple[str, ...] = ()
     """The table's target columns."""
     molecules: Count = 5000
-    """Molecules to featurise in each round, drawn evenly from the source; ingestion and batches take all."""
+    """Molecules to featurise in each round, taken at equal distances from the source; ingestion and batches use all molecules."""
     workers: tuple[Count, ...] = (1, 2)
     """Numbers of workers to time."""
     batch_graphs: Count = 256
     """Molecules in one batch."""
     rounds: Count = 3
-    """Rounds; the best counts."""
+    """Number of rounds; the best round counts."""
     out: Path = Path("runs/bench_molecules")
     """Directory for results.md and results.json."""
 
@@ -60,7 +60,7 @@ def best_rate(
 
 
 def time_featurisation(source: "MoleculeSource", config: BenchMoleculesConfig) -> dict[str, float]:
-    """Molecules per second of one core: RDKit's parser, OGB's function, ours."""
+    """Returns the molecules per second of one core: RDKit's parser, OGB's function, Graphmill's featurisation."""
     import numpy as np
     from ogb.utils.mol import smiles2graph
     from rdkit import Chem
@@ -75,7 +75,7 @@ def time_featurisation(source: "MoleculeSource", config: BenchMoleculesConfig) -
     target, split = np.zeros((count, 0), np.float32), np.zeros(count, np.int8)
     everything = MoleculeRows(index=0, row=number, line=number, smiles=smiles, target=target, split=split)
     refused = {reject.text for reject in featuriser.featurise(everything).rejects}
-    readable = [each for each in smiles if each not in refused]  # OGB's function fails on the others
+    readable = [each for each in smiles if each not in refused]  # OGB's function fails on other molecules
     rounds = config.rounds
     with BlockLogs():
         return {
@@ -90,7 +90,7 @@ def time_featurisation(source: "MoleculeSource", config: BenchMoleculesConfig) -
 
 
 def time_ingestion(source: "MoleculeSource", config: BenchMoleculesConfig, folder: Path) -> dict[str, float]:
-    """Rows per second by the clock, from the table to the published directory; Ray is up and its workers have started."""
+    """Returns the rows per wall second, from the table to the published directory; Ray and its workers have already started."""
     from graphmill.cluster.ingestion.molecules import ingest_molecules
     from graphmill.cluster.options import MoleculeIngestOptions, SessionOptions
     from graphmill.cluster.ray.session import ray_session
@@ -111,7 +111,7 @@ def time_ingestion(source: "MoleculeSource", config: BenchMoleculesConfig, folde
 
 
 def time_batches(url: str, config: BenchMoleculesConfig) -> dict[str, float]:
-    """Molecules per second of one core in batches, from Arrow files that are mapped."""
+    """Returns the molecules per second of one core in batches, read from mapped Arrow files."""
     from graphmill.samplers.methods.graph_batches import GraphBatchSampler
     from graphmill.samplers.vocabulary.options import GraphBatchOptions
     from graphmill.storage.graph_sets.graph_set import open_graphs
@@ -125,12 +125,12 @@ def time_batches(url: str, config: BenchMoleculesConfig) -> dict[str, float]:
         for batch in range(sampler.num_batches):
             sampler.sample(number, batch)
 
-    epoch()  # compiles, and reads the pages in
+    epoch()  # compiles, and reads the files' pages into memory
     return {f"batches of {config.batch_graphs} from Arrow, one core": best_rate(len(graphs), config.rounds, epoch)}
 
 
 def describe(rates: dict[str, float], name: str) -> str:
-    """The table as Markdown."""
+    """Returns the table as Markdown."""
     ogb = rates["smiles2graph alone, one core"]
     rows = [
         (title, rate, None if title.startswith("batches") else rate / ogb, PCQM4MV2_ROWS / rate / 60)

@@ -1,9 +1,9 @@
-"""Graph-parallel GECO on 1, 2, 4 … workers of this machine: loss, memory of each worker, and bytes sent against the formula.
+"""Measures graph-parallel GECO on 1, 2, 4 … workers of this machine: loss, memory of each worker, and sent bytes compared to the formula.
 
     python -m benchmarks parallel --graph path/to/graph --workers 1 2 4
 
-Needs no Ray: workers are processes with one thread each, over gloo. Times are not shown: the workers share the machine's cores.
-Expect the same losses to about 1e-6, bytes sent as predicted (in a first step plus the degrees' bytes), and peaks that fall with the workers.
+Needs no Ray: workers are processes with one thread each, over gloo. Times are not shown, because the workers share the machine's cores.
+Expect equal losses to about 1e-6, and sent bytes as predicted (the first step also sends the degrees). More workers have lower peaks of memory.
 """
 
 import json
@@ -29,7 +29,7 @@ class Config:
     graph: str
     """A prepared graph's path."""
     workers: tuple[Count, ...] = (1, 2, 4)
-    """Numbers of workers, one after another."""
+    """Numbers of workers to measure, one after another."""
     steps: Count = 2
     """Optimizer steps for each number of workers."""
     width: Count = 128
@@ -126,7 +126,7 @@ def worker(rank: int, size: int, config: Config, folder: str) -> None:
 
 
 def warm_up(model: Any, config: Any) -> None:
-    """One step on a small graph, so that the libraries' one-time allocations do not count as the graph's."""
+    """Runs one step on a small graph, so that one-time allocations of libraries do not count as memory of the graph."""
     import torch
 
     from graphmill.models.parallel.collectives import Peers
@@ -143,7 +143,7 @@ def warm_up(model: Any, config: Any) -> None:
 
 
 def results_of_ranks(worker: Callable[..., None], size: int, *arguments: Any) -> list[dict[str, Any]]:
-    """Runs `worker(rank, size, *arguments, folder)` in `size` processes; returns what each left in `folder`/RANK.json."""
+    """Runs `worker(rank, size, *arguments, folder)` in `size` processes; returns the content of each `folder`/RANK.json."""
     import torch.multiprocessing as multiprocessing
 
     with tempfile.TemporaryDirectory() as folder:

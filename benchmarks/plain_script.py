@@ -1,8 +1,8 @@
-"""Whole-graph training in plain PyTorch with the project's GECO: the script that `python -m benchmarks script` compares a command with.
+"""Trains the project's GECO on a whole graph in plain PyTorch. `python -m benchmarks script` compares a command to this script.
 
     python -m benchmarks.plain_script GRAPH OPTIONS.json STEPS EVAL_EVERY LEARNING_RATE WEIGHT_DECAY
 
-OPTIONS.json: the fields of a `GECOConfig`. Prints one line of JSON: the scores of the epoch that validates best.
+OPTIONS.json: the fields of a `GECOConfig`. Prints one line of JSON: the scores of the epoch with the best validation score.
 """
 
 import json

@@ -1,15 +1,16 @@
-"""Rows that a plan of a rank's rows saves: `python -m benchmarks planned`.
+"""Measures how many fetched rows a plan of a rank's rows saves: `python -m benchmarks planned`.
 
     python -m benchmarks planned                                     # 200,000 nodes, in this process, about 2 minutes
     python -m benchmarks planned --nodes 2000000 --batch_size 1024   # 100 M edges; prepared once in 4 minutes
     python -m benchmarks planned --partitioner ldg --root_order groups   # roots by locality groups
     python -m benchmarks planned --ray.address auto                  # over the links of a cluster, with partition servers; times count
 
-Makes (once, under --data_dir) a synthetic graph of degree 50 in --partitions partitions, and loads the batches of one rank (0) of as many
-ranks, without a model: with every batch's rows fetched (off), then by plan for each of --budgets, in shares of all nodes' rows. In this
-process the rank reads its own partition directly and asks the others as if they were elsewhere: bytes and requests count, times do not.
-For comparison each budget also has two static caches: the rows with most in-edges, and the rows that the same batches need most. You should
-see a table, kept as results.md and results.json under --out; every batch is compared with the unplanned one.
+Makes (once, under --data_dir) a synthetic graph of degree 50 in --partitions partitions. Then loads the batches of one rank (0) without a model;
+there are as many ranks as partitions. First every batch's rows are fetched (off), then they are planned for each of --budgets (shares of all
+nodes' rows). In this process the rank reads its own partition directly and requests the other partitions as if they were on other machines.
+Bytes and requests are then meaningful, times are not. For comparison each budget also has two static caches: the rows with the most in-edges, and
+the rows that the same batches need most often. You should see a table, also written to results.md and results.json under --out. Every planned
+batch is compared with the unplanned batch.
 """
 
 import time
@@ -45,37 +46,37 @@ class PlannedConfig:
     fanouts: tuple[Count, ...] = (15, 10, 5)
     """Neighbors per hop."""
     scheme: Scheme = "uniform"
-    """How neighbors are drawn."""
+    """Scheme by which neighbors are drawn."""
     batch_dependency: int = 1
-    """With scheme labor: steps that share their coins."""
+    """With scheme labor: number of steps that share random numbers."""
     layer_dependency: bool = False
-    """With scheme labor: hops share their coins."""
+    """With scheme labor: hops share random numbers."""
     partitions: int = 4
     """Partitions, and ranks."""
     rank: int = 0
-    """The rank whose batches are loaded; in this process it owns the partition of the same number."""
+    """The rank whose batches are loaded; in this process the rank owns the partition with the same index."""
     partitioner: Partitioner = "random"
-    """How the graph is partitioned."""
+    """Partitioner of the graph."""
     groups: Count | None = None
     """Locality groups of ldg and metis; none: as many as ingestion chooses."""
     root_order: Literal["shuffled", "groups"] = "shuffled"
     """Order of the batches' roots."""
     feature_dtype: FeatureDtype = "float32"
-    """Type of stored features, in which they also travel."""
+    """Type of features in storage and in transfers."""
     budgets: tuple[Positive, ...] = (0.05, 0.1, 0.2, 0.4)
-    """Rows kept at most, in shares of all rows."""
+    """Limits of kept rows, as shares of all rows."""
     epochs: Count = 2
-    """Epochs loaded; all count."""
+    """Number of epochs to load; every epoch counts."""
     steps: Count | None = None
-    """Batches of an epoch; none: all of the rank's."""
+    """Batches of an epoch; none: all batches of the rank."""
     threads: Count = 1
     """Threads of the loader."""
     plan_bytes: Size = 1 << 30
-    """Bytes of batches drawn ahead."""
+    """Bytes of batches that are drawn ahead."""
     check: bool = True
-    """Compare every batch with the unplanned one; no: for timings."""
+    """Compare every batch with the unplanned batch; use no for timings."""
     data_dir: Path = Path("data/bench")
-    """Folder of the graph; on a cluster one that all nodes read."""
+    """Folder of the graph; on a cluster a folder that all nodes can read."""
     out: Path = Path("runs/bench-planned")
     """Folder of the table."""
     ray: SessionOptions = field(default_factory=SessionOptions)
@@ -86,7 +87,7 @@ class PlannedConfig:
 
 
 class Row(NamedTuple):
-    """One line of the table; averages over batches."""
+    """Holds one line of the table; values are averages over batches."""
 
     what: str
     rows: float  # fetched, thousands
@@ -100,10 +101,10 @@ class Row(NamedTuple):
 
 
 class Asked:
-    """Counts requests to owners elsewhere, their rows and bytes, and the CPU time that answers take here."""
+    """Counts requests to owners on other machines, rows and bytes of the replies, and the CPU time of the replies in this process."""
 
     def __init__(self, own: int | None) -> None:
-        """`own`: this process reads all partitions, but counts all except this one as elsewhere; None: some really are elsewhere."""
+        """`own`: this process reads all partitions, but counts every partition except `own` as remote. None: some partitions are really remote."""
         self._own = own
         self.requests = self.rows = self.row_bytes = 0
         self.answer_cpu_s = 0.0
@@ -119,7 +120,7 @@ class Asked:
 
 
 class _Far:
-    """An owner elsewhere, whose requests are counted."""
+    """Is a remote owner whose requests are counted."""
 
     def __init__(self, owner: Any, asked: Asked) -> None:
         self._owner, self._asked = owner, asked
@@ -148,7 +149,7 @@ class _Reply:
 
 
 def load(config: PlannedConfig, router: "Router", asked: Asked, cache_bytes: int) -> tuple[Row, list[bytes]]:
-    """The averages over the batches, and a digest of each batch."""
+    """Returns the averages over the batches, and a digest of each batch."""
     from itertools import islice
 
     from graphmill.samplers.loading.loader import Loader
@@ -195,7 +196,7 @@ def neighbors(config: PlannedConfig) -> "NeighborOptions":
 
 
 def digest(batch: Any) -> bytes:
-    """The hash of all arrays of a batch."""
+    """Returns the hash of all arrays of a batch."""
     import hashlib
 
     hashed = hashlib.blake2b()
@@ -206,7 +207,7 @@ def digest(batch: Any) -> bytes:
 
 
 def static_rows(config: PlannedConfig, graph: "StoredGraph") -> dict[str, list[float]]:
-    """By static cache, the thousands of rows of a batch that the cache lacks, for each budget. It is filled before the first batch."""
+    """Returns, for each static cache and budget, the rows per batch, in thousands, that are not in the cache. Caches are filled before the first batch."""
     import numpy as np
 
     from graphmill.samplers.access.router import local_router
@@ -229,7 +230,7 @@ def static_rows(config: PlannedConfig, graph: "StoredGraph") -> dict[str, list[f
 
 
 def measure(config: PlannedConfig, graph: "StoredGraph", router: "Router", asked: Asked) -> Iterator[Row]:
-    """The row without a plan, then the rows of every budget."""
+    """Returns the table's row without a plan, then the rows of every budget."""
     off, expected = load(config, router, asked, 0)
     yield off
     static = static_rows(config, graph)
@@ -271,7 +272,7 @@ def main() -> None:
             ),
         )
     graph = open_graph(str(url))
-    on = machine()  # with the load before the measurement
+    on = machine()  # includes the load before the measurement
     columns = dict(zip(Row._fields, ("", ".1f", ".2f", ".1f", ".2f", ".3f", ".1f", ".1f", ""), strict=True))
     with ExitStack() as stack:
         if config.ray.address is None:

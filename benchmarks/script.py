@@ -1,7 +1,8 @@
-"""A command on a small graph against a plain script in PyTorch: `python -m benchmarks script --graphs graphs/cora graphs/computers`.
+"""Compares a command on a small graph to a plain PyTorch script: `python -m benchmarks script --graphs graphs/cora graphs/computers`.
 
-The two run in turns, each in a new process that is timed from start to end: `jobs/train_nodes.py` with its defaults for the graph, and
-`benchmarks/plain_script.py` with the same model, steps, evaluations and threads. results.md and results.json go to --out.
+The two run alternately, each in a new process that is timed from start to end. The command is `jobs/train_nodes.py` with its defaults for the
+graph. The script is `benchmarks/plain_script.py` with the same model, steps, evaluations and threads. results.md and results.json are written to
+--out.
 """
 
 import json
@@ -24,7 +25,7 @@ from graphmill.jobs.config.reader import parse
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 _TIMEOUT_S = 3600.0
-_ALLOWED_S = 6.0  # allowance of a command over a script, whatever it trains
+_ALLOWED_S = 6.0  # allowed extra time of a command, for any training
 COLUMNS = {
     "graph": "",
     "steps": ",d",
@@ -44,7 +45,7 @@ class ScriptConfig:
     """Stored graphs with labels and splits."""
     steps: Count = 200
     rounds: Count = 3
-    """Runs of each; medians count."""
+    """Number of runs of the command and of the script; medians count."""
     out: Path = Path("runs/bench-script")
 
     def __post_init__(self) -> None:
@@ -54,7 +55,7 @@ class ScriptConfig:
 
 
 def _timed(words: list[str], folder: Path) -> tuple[float, str]:
-    """Seconds of a process, and its stdout. Raises ConfigError with the last line of stderr if it fails."""
+    """Returns the seconds of a process, and its stdout. Raises ConfigError with the last line of stderr if the process fails."""
     started_s = time.monotonic()
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     command = [sys.executable, *words]
@@ -68,7 +69,7 @@ def _timed(words: list[str], folder: Path) -> tuple[float, str]:
 
 
 def measure(graph: str, config: ScriptConfig) -> dict[str, Any]:
-    """Runs both in turns, the command first."""
+    """Runs command and script alternately, the command first."""
     command_s, script_s = list[float](), list[float]()
     ours: dict[str, Any] = {}
     plain: dict[str, float] = {}

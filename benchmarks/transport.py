@@ -1,12 +1,13 @@
-"""Time of a request for rows over each possible transport: `python -m benchmarks transport`.
+"""Measures the time of a request for rows over each possible transport: `python -m benchmarks transport`.
 
     python -m benchmarks transport                                         # on this machine; starts a local Ray; about a minute
-    python -m benchmarks transport --ray.address auto --server 10.0.0.2    # from this node of a cluster to that one
+    python -m benchmarks transport --ray.address auto --server 10.0.0.2    # from this node of a cluster to 10.0.0.2
 
 A server holds --table-rows rows of --columns float32 in memory and answers `FetchRows` requests for --rows random rows: over a TCP connection
 that stays open, as partition servers do; by an actor's reply; and by Ray's object plane, whose reply is a reference. (Decision 0069 also
-measured Arrow Flight.) The transports take turns of ten requests in random order until each has --rounds; --warmup more requests begin its
-first turn. You should see a table of medians in ms, kept as results.md and results.json under --out. Nothing else should run meanwhile.
+measured Arrow Flight.) The transports alternate in random order, ten requests at a time, until each has --rounds requests. Before
+the first requests of a transport, --warmup unmeasured requests run. You should see a table of medians in ms, also written to results.md and
+results.json under --out. Run nothing else at the same time.
 """
 
 import statistics
@@ -45,9 +46,9 @@ class TransportConfig:
     rounds: Count = 20
     """Measured requests of each transport and size."""
     warmup: Size = 3
-    """Unmeasured requests before them."""
+    """Unmeasured requests before the measured requests."""
     server: str | None = None
-    """Address of the node that serves; none: this one."""
+    """Address of the node that serves; none: this node."""
     out: Path = Path("runs/bench-transport")
     """Folder of the table."""
     ray: SessionOptions = field(default_factory=SessionOptions)
@@ -57,7 +58,7 @@ class TransportConfig:
 
 
 class RowServer:
-    """The actor: one table, served over every transport."""
+    """Is the actor that serves one table over every transport."""
 
     def __init__(self, table_rows: int, columns: int) -> None:
         import numpy as np
@@ -95,7 +96,7 @@ class RowServer:
 
 
 def ways(server: Any) -> dict[str, Way]:
-    """By name, functions that send a request to this actor over each transport."""
+    """Returns, by name of the transport, a function that sends a request to this actor."""
     import ray
 
     from graphmill.cluster.transport.remote_owner import RemoteOwner
@@ -115,7 +116,7 @@ def ways(server: Any) -> dict[str, Way]:
 
 
 def measure(config: TransportConfig) -> dict[int, dict[str, list[float]]]:
-    """Seconds of every measured request, by rows and transport. Needs a Ray session."""
+    """Returns the seconds of every measured request, by rows and transport. Requires a Ray session."""
     import numpy as np
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
