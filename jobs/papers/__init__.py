@@ -1,1 +1,1 @@
-"""The papers' experiments that are not a training run. Imports: jobs.bench and below."""
+"""Has the papers' experiments that are not a training run. Imports: jobs.bench and below."""

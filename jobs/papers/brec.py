@@ -1,22 +1,23 @@
-"""Pairs of non-isomorphic graphs that a model tells apart: BREC (arXiv:2304.07702) by its own protocol.
+"""Counts the pairs of non-isomorphic graphs that a model distinguishes: BREC (arXiv:2304.07702) with its own protocol.
 
     python -m graphmill.jobs.papers.brec --data ../shared/data/brec --model grit --pairs basic:0-9      ten pairs, about a minute on one core
     python -m graphmill.jobs.papers.brec --data ../shared/data/brec --model grit                        all 400 pairs
     python -m graphmill.jobs.papers.brec --data ../shared/data/brec --model ppgt --device cuda
     python -m graphmill.jobs.papers.brec --data ../shared/data/brec --model ppgt --bound                an upper bound for any training, a minute
 
-Per pair, as in the published test program: a fresh model sees 32 relabelled copies of both graphs side by side, and is trained so that
-the cosine similarity of a copy's two 16-dimensional outputs falls (cosine embedding loss, margin 0). Then Hotelling's
-T² = meanᵀ cov⁻¹ mean of the 32 differences is taken, for the pair and, as a check of reliability, for 32 pairs of copies of one graph.
-The pair is told apart if its T² exceeds 72.34 and differs from the check's; it counts if the check's T² is below 72.34.
+Each pair is tested like in the published test program. A new model gets 32 relabelled copies of both graphs, and is trained so that
+the cosine similarity of a copy's two 16-dimensional outputs decreases (cosine embedding loss, margin 0). Then Hotelling's
+T² = meanᵀ cov⁻¹ mean of the 32 differences is computed for the pair. As a check of reliability it is also computed for 32 pairs of copies of
+one graph. The model distinguishes the pair if the pair's T² exceeds 72.34 and differs from the check's T². The pair counts if the check's T² is
+below 72.34.
 
-You should see a line per pair and a table by category; GRIT is published with 60 basic, 50 of 140 regular (regular, str, 4vtx, dr),
-100 extension and 8 CFI pairs, with more epochs than the default here. Results are kept as `<model>.jsonl` under --out, and pairs with a
-result by the same settings are not run again: the job may be stopped at any time.
+You should see a line per pair and a table by category; GRIT's published result is 60 basic, 50 of 140 regular (regular, str, 4vtx, dr),
+100 extension and 8 CFI pairs, with more epochs than the default here. Results are written to `<model>.jsonl` under --out. The job may be stopped
+at any time, because a later run skips pairs that have a result with the same settings.
 
-`--bound` trains nothing: it counts the pairs that colour refinement over walk probabilities tells apart, which no weights of grit
-and ppgt can exceed (jobs/papers/color_refinement.py): 60 basic, 50 regular, 100 extension and 26 CFI pairs, none of str, 4vtx and dr. It
-prints their numbers in the form of `--pairs`, so that a training can leave the other pairs out.
+`--bound` trains nothing. It counts the pairs that colour refinement over walk probabilities distinguishes. No weights of grit
+and ppgt can distinguish more pairs (jobs/papers/color_refinement.py): 60 basic, 50 regular, 100 extension and 26 CFI pairs, none of str, 4vtx
+and dr. `--bound` prints the indices of these pairs in the form of `--pairs`, so that a training can skip the other pairs.
 """
 
 import json
@@ -49,12 +50,12 @@ if TYPE_CHECKING:
     from graphmill.models.primitives.graphs import Graphs
 
 CATEGORIES = {"basic": 60, "regular": 50, "str": 50, "extension": 100, "cfi": 100, "4vtx": 20, "dr": 20}
-# Models that compute no more than colour refinement over walks: the longest walk that the recipe reads.
+# Models that compute no more than colour refinement over walks. The value is the longest walk of the recipe.
 WALK_STEPS = {"grit": 31, "ppgt": 32}
 COPIES = 32
 WITHOUT_FEATURES = Inputs(out_dim=16)
 THRESHOLD = 72.34
-# Two T² this close are equal: the model tells the pair apart no better than copies of one graph.
+# Two T² that differ by less are equal: the model then separates the pair no better than copies of one graph.
 SAME_T2 = 1e-6
 
 
@@ -67,29 +68,29 @@ class BrecConfig:
     model: Literal["grit", "ppgt", "primphormer"] = "grit"
     """Model to train, by its recipe brec.yaml."""
     pairs: tuple[str, ...] = tuple(CATEGORIES)
-    """Categories, or parts of them: `basic:0-9`, `cfi:3`."""
+    """Categories, or parts of categories: `basic:0-9`, `cfi:3`."""
     epochs: Size = 20
-    """Most epochs per pair."""
+    """Maximum number of epochs per pair."""
     loss_threshold: float = 0.1
     """Loss below which training stops."""
     training: Literal["brec", "ppgt"] = "brec"
-    """brec: as in BREC's program, Adam, whose rate is cut when the loss stands still. ppgt: as in PPGT's code, AdamW, ten epochs of warm-up from 1e-7, a cosine to 7e-5 at the last of the epochs (200 there), gradients of norm at most 1."""
+    """brec: like BREC's program: Adam, with a lower rate when the loss stops falling. ppgt: like PPGT's code: AdamW, ten epochs of warm-up from 1e-7, then a cosine to 7e-5 at the last epoch (200 there), gradients of norm at most 1."""
     lr: float = 1e-3
     """Adam's step size."""
     weight_decay: float = 1e-5
     """Adam's decay."""
     batch_size: int = 16
-    """Graphs per step; even, since pairs stay together."""
+    """Graphs per step. It must be even, because the two graphs of a pair are in one step."""
     width: int | None = None
-    """Width of the model instead of the recipe's."""
+    """Width of the model; none: the recipe's."""
     num_layers: int | None = None
-    """Number of layers instead of the recipe's."""
+    """Number of layers; none: the recipe's."""
     spe_scales: int | None = None
-    """ppgt's S, instead of the recipe's 15."""
+    """ppgt's S; none: the recipe's 15."""
     position: Literal["laplacian", "stable_expressive"] | None = None
-    """primphormer's positions, instead of the recipe's laplacian."""
+    """primphormer's position encoding; none: the recipe's laplacian."""
     precision: Literal["float32", "float64"] = "float32"
-    """Type of weights, walks and outputs. BREC's program has float32, whose rounding can hide how two graphs differ (five of CFI's pairs for ppgt)."""
+    """Type of weights, walks and outputs. BREC's program uses float32, but its rounding can hide the difference of two graphs (five CFI pairs with ppgt)."""
     seed: int = 2022
     """Seed of relabelling and of the models."""
     device: str = "cpu"
@@ -97,7 +98,7 @@ class BrecConfig:
     out: Path = Path("runs/brec")
     """Folder of the results."""
     bound: bool = False
-    """Train nothing; list the pairs that the model could tell apart at all by its walks (grit, ppgt)."""
+    """Train nothing; list the pairs that the model can distinguish by its walks with any weights (grit, ppgt)."""
 
     def __post_init__(self) -> None:
         check_fields(self, batch_size=2)
@@ -115,7 +116,7 @@ class BrecConfig:
 
 
 class Result(NamedTuple):
-    """The result of one pair."""
+    """Holds the result of one pair."""
 
     pair: str
     told_apart: bool
@@ -174,7 +175,7 @@ def read_pairs(folder: Path, category: str) -> list[tuple[np.ndarray, np.ndarray
 
 
 def relabelled_copies(first: np.ndarray, second: np.ndarray, generator: np.random.Generator) -> list[np.ndarray]:
-    """2·32 adjacency matrices, copies of the first and of the second graph by turns, each with its own random labels."""
+    """Returns 2·32 adjacency matrices: copies of the first and of the second graph alternate, and each copy has its own random labels."""
     copies = []
     for _ in range(COPIES):
         for adjacency in (first, second):
@@ -184,7 +185,7 @@ def relabelled_copies(first: np.ndarray, second: np.ndarray, generator: np.rando
 
 
 def pack(matrices: list[np.ndarray], device: str) -> "Graphs":
-    """One batch of graphs without features."""
+    """Makes one batch of graphs without features."""
     import torch
 
     from graphmill.models.primitives.graphs import Graphs
@@ -201,7 +202,7 @@ def pack(matrices: list[np.ndarray], device: str) -> "Graphs":
 
 
 def build_model(config: BrecConfig) -> "nn.Module":
-    """A fresh model by the recipe. Raises ConfigError if an option does not fit it."""
+    """Makes a new model by the recipe. Raises ConfigError if an option does not fit the model."""
     import torch
 
     component = read_config(config_tree("graphs", read_recipe(f"{config.model}/brec.yaml"))).model
@@ -221,7 +222,7 @@ def build_model(config: BrecConfig) -> "nn.Module":
 
 
 def hotelling_t2(difference_CD: "Tensor") -> float:
-    """meanᵀ cov⁻¹ mean of the rows, with the pseudo-inverse and without the factor C, as in the published program."""
+    """Returns meanᵀ cov⁻¹ mean of the rows, with the pseudo-inverse and without the factor C, as in the published program."""
     import torch
 
     mean_D = difference_CD.mean(0)
@@ -229,7 +230,7 @@ def hotelling_t2(difference_CD: "Tensor") -> float:
 
 
 def measure_pair(config: BrecConfig, name: str, first: np.ndarray, second: np.ndarray, number: int) -> Result:
-    """Trains a fresh model on the pair and measures it."""
+    """Trains a new model on the pair and measures the model."""
     import torch
 
     began = time.perf_counter()
@@ -272,7 +273,7 @@ def measure_pair(config: BrecConfig, name: str, first: np.ndarray, second: np.nd
 
 
 def ppgt_rate(epoch: int, num_epochs: int, peak: float) -> float:
-    """PPGT's learning rate in an epoch, counted from 0."""
+    """Returns PPGT's learning rate in an epoch; epochs are counted from 0."""
     first, last, warmup = 1e-7, 7e-5, 10
     if epoch < warmup:
         return first + (peak - first) * epoch / warmup
@@ -282,7 +283,7 @@ def ppgt_rate(epoch: int, num_epochs: int, peak: float) -> float:
 def train_epoch(
     model: Any, optimizer: "torch.optim.Optimizer", batches: "list[Graphs]", max_norm: float | None = None
 ) -> float:
-    """Trains one pass; returns the mean loss. `max_norm` bounds a step's gradient. Raises FormatError when the loss is not a number."""
+    """Trains one pass; returns the mean loss. `max_norm` bounds a step's gradient. Raises FormatError if the loss is not a number."""
     from torch.nn import functional
     from torch.nn.utils import clip_grad_norm_
 
@@ -316,14 +317,14 @@ def differences(model: "nn.Module", batches: "list[Graphs]") -> "Tensor":
 
 
 def settings(config: BrecConfig) -> dict[str, Any]:
-    """The options in which comparable results agree."""
+    """Returns the options that must be equal for results to be comparable."""
     fields = asdict(config)
-    # Results that are older than these options stay comparable.
+    # Results from before these options existed stay comparable.
     for name, default in (("spe_scales", None), ("position", None), ("training", "brec"), ("precision", "float32")):
         if fields[name] == default:
             del fields[name]
     if config.model == "ppgt":
-        fields["head"] = "constant"  # older results had another head
+        fields["head"] = "constant"  # older results used another head
     return {name: value for name, value in fields.items() if name not in ("data", "out", "pairs", "device", "bound")}
 
 
@@ -332,7 +333,8 @@ def results_file(config: BrecConfig) -> Path:
 
 
 def _strangers(filesystem: "fsspec.AbstractFileSystem", path: str) -> list[str]:
-    """Names in the folder other than results: `geco.jsonl`, whose first line has settings and a result, and `geco.md`."""
+    """Returns the names of files in the folder that are no results. Result files are `geco.jsonl`, if its first line has settings and a result, and
+    `geco.md`."""
     from graphmill.storage.filesystem.outputs import names_there
 
     def is_ours(stem: str) -> bool:
@@ -344,7 +346,7 @@ def _strangers(filesystem: "fsspec.AbstractFileSystem", path: str) -> list[str]:
 
 
 def known_results(config: BrecConfig) -> dict[str, Result]:
-    """Results by pair, of earlier runs with the same settings."""
+    """Returns, by pair, the results of earlier runs with the same settings."""
 
     def key(entry: Mapping[str, Any]) -> tuple[str, str]:
         return json.dumps(entry["settings"], sort_keys=True), entry["result"]["pair"]
@@ -355,12 +357,12 @@ def known_results(config: BrecConfig) -> dict[str, Result]:
 
 
 def asked_pairs(config: BrecConfig) -> list[tuple[str, range, list[tuple[np.ndarray, np.ndarray]]]]:
-    """(category, numbers, all of the category's pairs) for each part of --pairs."""
+    """Returns (category, indices, all pairs of the category) for each part of --pairs."""
     return [(name, numbers, read_pairs(config.data, name)) for name, numbers in map(parse_pairs, config.pairs)]
 
 
 def run_pairs(config: BrecConfig) -> Iterator[Result]:
-    """Yields each asked pair's result, run now or known."""
+    """Yields the result of each requested pair; runs a pair only if no earlier result exists."""
     known, asked = known_results(config), asked_pairs(config)
     config.out.mkdir(parents=True, exist_ok=True)
     for name, numbers, pairs in asked:
@@ -373,7 +375,7 @@ def run_pairs(config: BrecConfig) -> Iterator[Result]:
 
 
 def print_bound(config: BrecConfig) -> None:
-    """A line per category: how many of the asked pairs colour refinement tells apart, and which."""
+    """Prints a line per category: count and indices of the requested pairs that colour refinement distinguishes."""
     from graphmill.jobs.papers.color_refinement import tells_apart
 
     for name, numbers, pairs in asked_pairs(config):
@@ -383,7 +385,7 @@ def print_bound(config: BrecConfig) -> None:
 
 
 def describe(results: list[Result]) -> str:
-    """Markdown: by category, the pairs told apart and the pairs whose check failed."""
+    """Returns Markdown: by category, the distinguished pairs and the pairs whose check failed."""
     groups = {name: [r for r in results if r.pair.split(":")[0] == name] for name in CATEGORIES} | {"all": results}
     rows = []
     for name, group in groups.items():
@@ -399,7 +401,7 @@ def main() -> None:
         print_bound(config)
         return
     check_device(config.device)
-    build_model(config)  # refuses options that do not fit before anything is read or written
+    build_model(config)  # refuses unsuitable options before anything is read or written
     from graphmill.storage.filesystem.outputs import check_output
 
     check_output(config.out, "results of BREC", _strangers)

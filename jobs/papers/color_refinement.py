@@ -1,11 +1,11 @@
-"""Graphs that no GRIT or PPGT can tell apart: colour refinement over walk probabilities, in exact arithmetic.
+"""Finds graphs that no GRIT or PPGT can distinguish, by colour refinement over walk probabilities in exact arithmetic.
 
 GD-WL (Zhang et al. 2023, arXiv:2301.09505, equation 3) with the walk probabilities of a pair as its distance:
 
     χ_i ← hash(χ_i, {{(r_ij, χ_j) : j}}),   r_ij = ((D⁻¹A)^0_ij, …, (D⁻¹A)^steps_ij, deg_i, deg_j, A_ij)
 
-until the number of colours stands still. GRIT (Ma et al. 2023, proposition 3.2) and PPGT compute no more than this from RRWP, so no
-weights tell a pair with equal colours apart, but for rounding. `steps` is the longest walk of their recipes.
+until the number of colours stops growing. GRIT (Ma et al. 2023, proposition 3.2) and PPGT compute no more than this from RRWP. So no
+weights distinguish a pair with equal colours, except through rounding. `steps` is the longest walk of the models' recipes.
 """
 
 import numpy as np
@@ -16,7 +16,7 @@ _PRIMES = (67_108_859, 33_554_393)
 
 
 def tells_apart(first_NN: np.ndarray, second_NN: np.ndarray, steps: int) -> bool:
-    """Whether the two graphs, bool adjacency matrices of up to 1,024 nodes, get different colours."""
+    """Returns whether the two graphs, bool adjacency matrices of up to 1,024 nodes, get different colours."""
     if first_NN.shape != second_NN.shape:
         return True
     n = len(first_NN)
@@ -24,7 +24,7 @@ def tells_apart(first_NN: np.ndarray, second_NN: np.ndarray, steps: int) -> bool
     pair_GNN = _numbered(pairs_PC).reshape(2, n, n)
     color_GN = np.zeros((2, n), dtype=np.int64)
     while True:
-        # A row is a node: its colour, then the sorted (pair, colour) of all nodes.
+        # Each row belongs to a node: the node's colour, then the sorted (pair, colour) of all nodes.
         around_GNN = np.sort(pair_GNN * (color_GN.max() + 1) + color_GN[:, None, :], axis=2)
         refined_GN = _numbered(np.concatenate([color_GN[..., None], around_GNN], axis=2).reshape(2 * n, -1)).reshape(
             2, n
@@ -51,5 +51,5 @@ def _walks(adjacency_NN: np.ndarray, steps: int) -> np.ndarray:
 
 
 def _numbered(rows_RC: np.ndarray) -> np.ndarray:
-    """The number of each row; equal rows have equal numbers."""
+    """Returns an id for each row; equal rows have equal ids."""
     return np.unique(rows_RC, axis=0, return_inverse=True)[1].reshape(-1)

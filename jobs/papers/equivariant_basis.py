@@ -1,4 +1,4 @@
-"""Can one attention layer over node and edge tokens express what a 2-IGN layer can? TokenGT's first experiment (table 1).
+"""Tests whether one attention layer over node and edge tokens can express a 2-IGN layer: TokenGT's first experiment (table 1).
 
     python -m graphmill.jobs.papers.equivariant_basis                                  all eight rows on sparse input, two to six minutes each on one core
     python -m graphmill.jobs.papers.equivariant_basis --rows orf+type lap+type         some rows
@@ -6,12 +6,12 @@
     python -m graphmill.jobs.papers.equivariant_basis --scale paper --device cuda      the paper's sizes
 
 Linear equivariant maps of n × n matrices have 15 basis tensors, one per partition of the four indices of an output and an input
-entry (arXiv:1812.09902). Fifteen heads of one attention layer learn one each, row-normalised, on Barabási–Albert graphs of 10
-to 20 nodes; a row without any entry shall attend to [null]. The loss is the sum of squared errors of one head on one graph.
+entry (arXiv:1812.09902). Fifteen heads of one attention layer each learn one row-normalised tensor, on Barabási–Albert graphs of 10
+to 20 nodes. The target of a row without any entry is [null]. The loss is the sum of squared errors of one head on one graph.
 
-You should see the table of eight rows, ordered as in the paper, with the published numbers: without node identifiers no head that
-compares nodes can be right; orthogonal identifiers with types bring the loss near 0. results.md and
-results.json are kept in a folder of --out that is named by the input.
+You should see a table of eight rows, in the paper's order, with the published numbers. Without node identifiers no head that
+compares nodes can be right; with orthogonal identifiers and types the loss is near 0. results.md and
+results.json are written to a folder of --out; the folder has the name of the input.
 """
 
 import dataclasses
@@ -42,7 +42,7 @@ LAPLACIAN = "laplacian"
 
 
 class Row(NamedTuple):
-    """One row of the table: the tokens' identifiers, and the published losses (train, test) on dense and sparse input."""
+    """Defines one row of the table: the tokens' identifiers, and the published losses (train, test) on dense and sparse input."""
 
     identifier: str
     identifier_dim: int
@@ -66,7 +66,7 @@ RowName = Literal["none", "type", "first-order+type", "orf", "lap", "random+type
 
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes of the model and the data, and the length of training."""
+    """Holds the sizes of the model and the data, and the length of training."""
 
     width: int
     head_width: int
@@ -80,7 +80,7 @@ class Sizes:
 
 SCALES = {
     "paper": Sizes(1024, 128, 1280, 512, 3000, 1000, 1e-4, 0.1),
-    # At width 96 with input dropout 0.1 orf+type was at 1.8 after 600 steps; at width 128 without, at 0.35.
+    # Loss of orf+type after 600 steps: 1.8 at width 96 with input dropout 0.1; 0.35 at width 128 without input dropout.
     "reduced": Sizes(128, 64, 1280, 8, 3000, 300, 3e-3, 0.0),
     "smoke": Sizes(32, 16, 20, 8, 3, 1, 1e-3, 0.1),
 }
@@ -93,7 +93,7 @@ class BasisConfig:
     rows: tuple[RowName, ...] = get_args(RowName)
     """Rows of the table."""
     input: Literal["sparse", "dense"] = "sparse"
-    """Tokens of nodes and edges, or of all n² pairs (the paper halves the batch there)."""
+    """sparse: tokens of nodes and edges; dense: tokens of all n² pairs (with half the batch size in the paper)."""
     scale: Literal["paper", "reduced", "smoke"] = "reduced"
     """paper: the paper's sizes; reduced: minutes on one core; smoke: seconds."""
     steps: Count | None = None
@@ -111,9 +111,9 @@ class BasisConfig:
 
 
 def barabasi_albert(num_nodes: int, attach: int, rng: np.random.Generator) -> list[tuple[int, int]]:
-    """Undirected edges: each new node is joined to `attach` older ones, drawn in proportion to their degrees."""
+    """Returns undirected edges: each new node gets edges to `attach` older nodes, which are drawn in proportion to their degrees."""
     edges: list[tuple[int, int]] = []
-    ends = list(range(attach))  # every node as often as it has edges; the first ones once
+    ends = list(range(attach))  # each node once per edge; the first nodes once
     for new in range(attach, num_nodes):
         chosen: set[int] = set()
         while len(chosen) < attach:
@@ -124,7 +124,7 @@ def barabasi_albert(num_nodes: int, attach: int, rng: np.random.Generator) -> li
 
 
 class Sample(NamedTuple):
-    """One graph: its tokens' edges and its eigenvectors."""
+    """Holds one graph: the edges of its tokens and its eigenvectors."""
 
     num_nodes: int
     edge_index: "Tensor"
@@ -132,7 +132,7 @@ class Sample(NamedTuple):
 
 
 def make_samples(count: int, dense: bool, seed: int) -> "list[Sample]":
-    """Random graphs. With `dense` the token edges are all ordered pairs; the eigenvectors are the sparse graph's."""
+    """Draws random graphs. With `dense` the token edges are all ordered pairs; the eigenvectors are still those of the sparse graph."""
     import torch
 
     from graphmill.models.encodings.laplacian import laplacian_eigenvectors
@@ -163,7 +163,7 @@ def pack(samples: "list[Sample]", device: str) -> "Graphs":
 
 
 def partition_of(query_u: "Tensor", query_v: "Tensor", key_u: "Tensor", key_v: "Tensor") -> "Tensor":
-    """int64 in [0, 15): the partition of the four indices by equality, as the rank of its restricted growth string; broadcasts."""
+    """Returns int64 in [0, 15): the partition of the four indices by equality, as the rank of the restricted growth string; broadcasts."""
     import torch
 
     r2 = (query_u != query_v).long()
@@ -189,7 +189,7 @@ def basis_targets(view: "TokenView") -> "tuple[Tensor, Tensor]":
     partition_BQQ = partition_of(u_BQ.unsqueeze(2), v_BQ.unsqueeze(2), u_BQ.unsqueeze(1), v_BQ.unsqueeze(1))
     both_BQQ = mask_BQ.unsqueeze(2) & mask_BQ.unsqueeze(1)
     partition_BQQ = partition_BQQ.masked_fill(~both_BQQ, -1)
-    # Entry [b, q, 0] is [null]'s: no partition.
+    # Entry [b, q, 0] belongs to [null] and has no partition.
     partition_BQT = torch.nn.functional.pad(partition_BQQ, (1, 0), value=-1)
     basis_KBQT = partition_BQT == torch.arange(NUM_BASES, device=u_BQ.device).view(-1, 1, 1, 1)
     count_KBQ = basis_KBQT.sum(-1)
@@ -199,7 +199,7 @@ def basis_targets(view: "TokenView") -> "tuple[Tensor, Tensor]":
 
 
 def build_model(row: Row, sizes: Sizes, seed: int) -> "nn.Module":
-    """Token embedding, dropout, LayerNorm, then 15 heads of which only the attention matrices matter."""
+    """Applies token embedding, dropout and LayerNorm, then 15 heads; only the heads' attention matrices are used."""
     import torch
     from torch import nn
 
@@ -230,7 +230,7 @@ def build_model(row: Row, sizes: Sizes, seed: int) -> "nn.Module":
             self.key_KDd = nn.Parameter(torch.randn(NUM_BASES, sizes.width, sizes.head_width) * scale)
 
         def forward(self, view: "TokenView") -> "Tensor":
-            """Returns the attention of the tokens [15, B, Q, 1 + Q], [null] first among the keys."""
+            """Returns the attention of the tokens [15, B, Q, 1 + Q]; [null] is the first key."""
             x_BTD = self.norm(self.dropout(self.embedding(view)))
             size, places = view.mask_BT.shape
             # Heads come first, so no tensor of all pairs is copied into another layout.
@@ -249,7 +249,7 @@ def build_model(row: Row, sizes: Sizes, seed: int) -> "nn.Module":
 
 
 def basis_loss(model: "nn.Module", graphs: "Graphs") -> "Tensor":
-    """The sum of squared errors of a head on a graph, averaged over heads and graphs."""
+    """Returns the sum of squared errors of a head on a graph, averaged over heads and graphs."""
     import torch
 
     from graphmill.models.tokengt.network import TokenView
@@ -261,7 +261,7 @@ def basis_loss(model: "nn.Module", graphs: "Graphs") -> "Tensor":
 
 
 def batches(samples: "list[Sample]", size: int, generator: "torch.Generator") -> "Iterator[list[Sample]]":
-    """Endless shuffled batches; within eight batches, graphs of similar size come together, which halves the padding."""
+    """Yields shuffled batches without end. Within eight batches, graphs of similar size share a batch, which halves the padding."""
     import torch
 
     while True:
@@ -276,7 +276,7 @@ def batches(samples: "list[Sample]", size: int, generator: "torch.Generator") ->
 def run_row(
     name: str, config: BasisConfig, sizes: Sizes, train: "list[Sample]", test: "list[Sample]"
 ) -> dict[str, float]:
-    """Trains one row. Returns the loss over the last tenth of the steps as trained, on the test graphs, and the seconds."""
+    """Trains one row. Returns the training loss over the last tenth of the steps, the loss on the test graphs, and the seconds."""
     import torch
 
     started = time.perf_counter()
@@ -311,7 +311,7 @@ def run_row(
 
 
 def describe(results: dict[str, dict[str, float]], tokens: str) -> str:
-    """The results and the published losses as Markdown."""
+    """Returns the results and the published losses as Markdown."""
     columns = {"row": "", "train": ".3f", "test": ".3f", "paper train": "", "paper test": "", "seconds": ".0f"}
     rows = [
         (name, row["train"], row["test"], *getattr(ROWS[name], tokens), row["seconds"]) for name, row in results.items()
@@ -335,7 +335,7 @@ def main() -> None:
     for name in config.rows:
         row = results[name] = run_row(name, config, sizes, samples[held:], samples[:held])
         print(f"{name:>17}  train {row['train']:.3f}  test {row['test']:.3f}  ({row['seconds']:.0f} s)", flush=True)
-        # After every row: a run that is stopped leaves what it has.
+        # Written after every row, so that a stopped run keeps its rows.
         keep(config.out / config.input, config, describe(results, config.input), sizes=sizes, results=results)
     print(f"\n{describe(results, config.input)}\n\nkept in {config.out / config.input}")
 

@@ -1,17 +1,19 @@
-"""Can one head of attention look at the neighbors k steps away, and at nothing else? GRIT's first experiment (arXiv:2305.17589, section 4.1).
+"""Tests whether one head of attention can attend only to the neighbors k steps away: GRIT's first experiment (arXiv:2305.17589, section 4.1).
 
     python -m graphmill.jobs.papers.hop_attention                              20 small molecules that are embedded, three kinds, k = 1, 2, 3: about ten minutes on one core
     python -m graphmill.jobs.papers.hop_attention --data graphs/zinc           graphs of a stored set, as in the paper (ZINC)
     python -m graphmill.jobs.papers.hop_attention --kinds grit --hops 3
 
-One layer with one head reads positions and no features. For each graph a new layer learns the matrix (Aᵏ > 0), each row divided by its sum, with the mean
-absolute error as its loss. GRIT attends by its conditional scores over random walks; graphormer by dot products of degree embeddings and a bias for each length of a
-shortest path; uniform gives every node the same weight, which needs no training.
+One layer with one head reads positions and no features. For each graph a new layer learns the matrix (Aᵏ > 0), each row divided by its sum. The loss is
+the mean absolute error. GRIT uses its conditional scores over random walks. Graphormer uses dot products of degree embeddings and a bias for each
+length of a shortest path. Uniform gives every node the same weight and needs no training.
 
-You should see GRIT's error at 0 for every k, and uniform's far above. Graphormer's is 0 for k = 1, where the distance decides, and grows with k; it is lower than in the
-paper, whose baseline differs. In the paper, on 20 graphs of ZINC with 2,000 epochs each, the errors for k = 1, 2, 3 are: GRIT .001,
-.001, .007; Graphormer .043, .034, .025; mean pooling .083, .080, .069 (and SAN, which is not here, .044, .042, .029). results.md and results.json go to --out.
-The paper leaves open the following; here widths are 64, Adam starts at 1e-3 with a cosine to 0, and a row without any neighbor k steps away does not count.
+You should see an error of 0 with GRIT for every k, and a much larger error with uniform. Graphormer's error is 0 for k = 1, because the distance alone
+decides there, and grows with k. It is lower than in the paper, which has another baseline. The paper's errors for k = 1, 2, 3, on 20 graphs of ZINC
+with 2,000 epochs each, are: GRIT .001, .001, .007; Graphormer .043, .034, .025; mean pooling .083, .080, .069; SAN, which this job does not have, .044,
+.042, .029. results.md and results.json are written to --out.
+The paper does not specify the following. Here widths are 64, Adam starts at 1e-3 with a cosine to 0, and a row without neighbors k steps away does
+not count.
 """
 
 import statistics
@@ -47,17 +49,17 @@ class HopConfig:
     """Learn the attention to nodes k steps away."""
 
     data: str | None = None
-    """A stored set of graphs; none: embedded molecules."""
+    """A stored set of graphs; none: the embedded molecules."""
     kinds: tuple[Kind, ...] = get_args(Kind)
     """Attentions to compare."""
     hops: tuple[Count, ...] = (1, 2, 3)
     """Values of k."""
     graphs: Count = 20
-    """Number of graphs, the largest of the first thousand."""
+    """Number of graphs; the largest of the set's first thousand are used."""
     steps: Count = 2000
     """Training steps for each graph."""
     lr: Positive = 1e-3
-    """Adam's learning rate at first; a cosine takes it to 0."""
+    """Adam's initial learning rate; it falls to 0 by a cosine."""
     width: Count = 64
     """Channels of a node's state."""
     walk_steps: Count = 21
@@ -72,7 +74,7 @@ class HopConfig:
 
 
 def read_graphs(data: str | None, count: int) -> "list[Graphs]":
-    """Single graphs without features, the largest of the set's first thousand. Raises ConfigError if the set has fewer."""
+    """Returns the largest graphs of the set's first thousand, one by one and without features. Raises ConfigError if the set has too few graphs."""
     import torch
 
     from graphmill.jobs.config.config import GraphSetOptions
@@ -93,7 +95,7 @@ def read_graphs(data: str | None, count: int) -> "list[Graphs]":
 
 
 def hop_targets(graphs: "Graphs", hops: int) -> "Tensor":
-    """(Aᵏ > 0) of one graph, each row divided by its sum; a row of zeros stays."""
+    """Returns (Aᵏ > 0) of one graph, each row divided by the row's sum; a row of zeros stays."""
     import torch
 
     adjacency_NN = graphs.padding.adjacency(torch.float32)[0]
@@ -102,7 +104,7 @@ def hop_targets(graphs: "Graphs", hops: int) -> "Tensor":
 
 
 def build_model(kind: Kind, config: HopConfig, seed: int) -> "nn.Module":
-    """One layer with one head; `model(graphs)` is its attention [N, N]."""
+    """Makes one layer with one head; `model(graphs)` returns the attention [N, N]."""
     import torch
     from torch import nn
 
@@ -126,7 +128,7 @@ def build_model(kind: Kind, config: HopConfig, seed: int) -> "nn.Module":
             layer = self.attention
             weight_NND, bias_NND = layer.edge(e_NND).chunk(2, dim=2)
             t_NND = (layer.query(x_ND).unsqueeze(1) + layer.key(x_ND).unsqueeze(0)) * weight_NND
-            # ρ has no bounded slope at 0; with 1e-12 it has, and ρ(0) stays 0.
+            # The slope of ρ is unbounded at 0; the 1e-12 bounds it, and ρ(0) stays 0.
             rho_NND = t_NND.sign() * (t_NND.abs() + 1e-12).sqrt()
             return torch.einsum("ijc,chq->ij", torch.relu(rho_NND + bias_NND), layer.score).softmax(1)
 
@@ -153,7 +155,7 @@ def build_model(kind: Kind, config: HopConfig, seed: int) -> "nn.Module":
 
 
 def fit(kind: Kind, config: HopConfig, graphs: "Graphs", hops: int, seed: int) -> tuple[float, float]:
-    """(mean absolute error, R²) of the rows that have neighbors, after the last step."""
+    """Returns (mean absolute error, R²) after the last step, over the rows that have neighbors."""
     import torch
 
     model, target_NN = build_model(kind, config, seed), hop_targets(graphs, hops)

@@ -1,13 +1,13 @@
-"""Does a norm keep a point's distance from the origin? PPGT's case study of its AdaRMSN (arXiv:2504.12588): an autoencoder of points in the plane.
+"""Tests whether a norm keeps a point's distance from the origin: PPGT's case study of AdaRMSN (arXiv:2504.12588), an autoencoder of points in the plane.
 
     python -m graphmill.jobs.papers.norm_autoencoder                     three norms, 5,000 steps each, under a minute on one core
     python -m graphmill.jobs.papers.norm_autoencoder --norms rms ada --steps 500
 
-Points have a random direction and a radius from 0.5 to 1.5. A linear map without bias takes them to `--width` channels, a norm follows, and a small perceptron
-reconstructs the point. RMSNorm's output is the direction alone, so the radius is lost; batch normalisation and AdaRMSN keep it.
+Points have a random direction and a radius from 0.5 to 1.5. A linear map without bias maps them to `--width` channels, a norm follows, and a small
+perceptron reconstructs the point. RMSNorm's output has only the direction, so the radius is lost. Batch normalisation and AdaRMSN keep the radius.
 
 You should see the mean error of the radius at about 0.25 for rms (the error of a constant radius) and near 0 for batch and ada, as in the paper's figure.
-The paper leaves open the perceptron and the optimizer; here it is Adam at 1e-3. results.md and results.json go to --out.
+The paper specifies neither the perceptron nor the optimizer; here the optimizer is Adam at 1e-3. results.md and results.json are written to --out.
 """
 
 import time
@@ -28,14 +28,14 @@ Norm = Literal["rms", "batch", "ada"]
 
 @dataclass(frozen=True)
 class AutoencoderConfig:
-    """Reconstruct points of a plane behind a norm."""
+    """Reconstruct points of a plane from the output of a norm."""
 
     norms: tuple[Norm, ...] = get_args(Norm)
     """Norms to compare."""
     steps: Count = 5000
     """Training steps."""
     points: int = 1024
-    """Points of a step, drawn anew for each."""
+    """Points per step; each step draws new points."""
     width: Count = 16
     """Channels of the hidden layer."""
     lr: Positive = 1e-3
@@ -50,7 +50,7 @@ class AutoencoderConfig:
 
 
 def draw_points(count: int) -> "Tensor":
-    """Random points, [count, 2]."""
+    """Draws random points, [count, 2]."""
     import torch
 
     radius, angle = 0.5 + torch.rand(count), 2 * torch.pi * torch.rand(count)
@@ -58,7 +58,7 @@ def draw_points(count: int) -> "Tensor":
 
 
 def fit(config: AutoencoderConfig, norm: Norm) -> dict[str, float]:
-    """Mean errors after training, on new points: of the radius, and of the direction in radians."""
+    """Returns two mean errors after training, on new points: error of the radius, and error of the direction in radians."""
     import torch
     from torch import nn
 
