@@ -18,7 +18,7 @@ class GECOConfig:
     in_dim: Size = 1
     out_dim: Count = 1
     edge_dim: Size = 0
-    """Features of an edge, which a trained local block reads; 0: none."""
+    """Columns of an edge's features; only a trained local block reads them. 0: none."""
     width: Count = 128
     """Channels of a node's state."""
     num_layers: Count = 3
@@ -34,28 +34,28 @@ class GECOConfig:
     dropout: Share = 0.1
     """Dropout after the GCB, inside the FFN and after the FFN."""
     input_dropout: Share = 0.0
-    """On the features."""
+    """Dropout on the features."""
     activation: Literal["gelu", "relu"] = "gelu"
     """Activation of the FFN."""
     encoding_dim: Size = 0
-    """Positional encodings concatenated to the features (the paper: small graphs only)."""
+    """Columns of positional encodings, which are concatenated to the features (in the paper for small graphs only)."""
     skip: bool = False
     """Add Hyena's skip per channel: F_i ⊛ V + s ⊙ V, with initial value s = 1 (random in Hyena). It is not in GECO's equations. With the skip a node's own gates multiply each other; without it a mean over thousands of nodes hides them."""
     filter: FilterConfig = field(default_factory=FilterConfig)
     block: Literal["geco", "hyena"] = "geco"
-    """hyena: the paper's baseline, Hyena's operator over the nodes in their order, without edges (models/geco/hyena.py)."""
+    """geco: GECO's block; hyena: the paper's baseline, which is Hyena's operator over the nodes in their order, without edges (models/geco/hyena.py)."""
     # Departures from the paper, all off by default.
     local: LocalOptions = field(default_factory=LocalOptions)
     scale_rows: bool = False
-    """Each node's features divided by the sum of their absolute values, as for bags of words."""
+    """Divide each node's features by the sum of their absolute values, as usual for bags of words."""
     norm: Literal["post", "pre"] = "post"
-    """pre: X + f(LN(X)), and one LN before the head."""
+    """Position of the norms. pre: X + f(LN(X)), and one LN before the head."""
     hops: Count = 1
     """Hops of the LCB: [X, ÂX, …, Â^hops X]."""
     output_projection: bool = False
-    """A Linear after the GCB, as in Hyena."""
+    """Add a Linear after the GCB, as in Hyena."""
     jump: Literal["last", "sum"] = "last"
-    """sum: the head reads the sum of all layers' outputs (jumping knowledge)."""
+    """Input of the head. sum: the sum of all layers' outputs (jumping knowledge)."""
     recompute: bool = False
     """Keep only the input of each layer, and compute the rest again in the backward pass. Results stay the same."""
     filter_learning_rate: Positive | None = None

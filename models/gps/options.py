@@ -14,7 +14,7 @@ class GPSOptions:
     """Options of one hybrid layer; raises ValueError on values that cannot work."""
 
     local: Local = "gated_gcn"
-    """The message passing next to the attention; none: attention alone."""
+    """Kind of message passing in parallel to the attention; none: only attention."""
     mlp: Literal["plain", "residual"] = "plain"
     """plain: the paper's formula; residual: the formula of GraphGPS's code, which adds the MLP's input and normalises once more."""
     norm: Literal["batch", "layer", "none"] = "batch"
@@ -101,11 +101,11 @@ class HybridConfig:
     head_dropout: Share = 0.0
     """Dropout between the head's layers."""
     input_dropout: Share = 0.0
-    """On numeric features."""
+    """Dropout on numeric features."""
     local: LocalOptions = field(default_factory=LocalOptions)
     """gate: every layer is L(H) + g ⊙ Global(L(H)); top: local layers between the encoders and `local.top_layers` layers."""
     scale_rows: bool = False
-    """Each node's numeric features divided by the sum of their absolute values, as for bags of words."""
+    """Divide each node's numeric features by the sum of their absolute values, as usual for bags of words."""
 
     @property
     def reads_edges(self) -> bool:

@@ -56,7 +56,7 @@ class GRITConfig:
     sparse: bool = False
     """Attend only to neighbors and to the node itself (ablation)."""
     update_pairs: bool = True
-    """no: every layer reads the stem's pair states (ablation)."""
+    """Update pair states in each layer; no: every layer reads the stem's pair states (ablation)."""
     momentum: float = 0.1
     """Momentum of the batch normalisations."""
     pair_memory: Size = PAIR_MEMORY

@@ -26,13 +26,13 @@ class MessagePassingConfig:
     residual: Literal["none", "identity", "linear"] = "linear"
     """Term added to each convolution: nothing, the layer's input (if the input has the layer's width), or a linear map of the input."""
     norm: Literal["none", "layer", "batch"] = "batch"
-    """After each convolution."""
+    """Norm after each convolution."""
     dropout: Share = 0.5
-    """After each layer."""
+    """Dropout after each layer."""
     input_dropout: Share = 0.0
-    """On the features."""
+    """Dropout on the features."""
     scale_rows: bool = False
-    """Each node's features divided by the sum of their absolute values, as for bags of words."""
+    """Divide each node's features by the sum of their absolute values, as usual for bags of words."""
     seed: int = 0
     """Seed of dropout's masks on a graph that is spread over workers."""
 
@@ -68,7 +68,7 @@ class GATConfig(MessagePassingConfig):
 
     convolution: ClassVar[Literal["gat"]] = "gat"
     num_heads: Count = 4
-    """Each has width / num_heads channels."""
+    """Attention heads; each has width / num_heads channels."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -16,17 +16,17 @@ class FilterConfig:
     bands: Count = 3
     """Frequency bands of the positional code; the code has 2·bands + 1 features (3 small, 33 large graphs)."""
     inner_width: Count = 64
-    """16 to 64 in Hyena."""
+    """Inner width of the FFN; 16 to 64 in Hyena."""
     num_inner_layers: Size = 2
-    """Inner Linear + sine pairs after the first."""
+    """Number of inner pairs of Linear and sine after the first pair."""
     frequency: float = 1.0
-    """ω in sin(ω·), 1 to 14."""
+    """Initial value of ω in sin(ω·), 1 to 14."""
     trainable_frequency: bool = True
-    """Learn ω, from the given one on."""
+    """Train ω; its initial value is frequency."""
     symmetric: bool = False
     """Make filters symmetric: f[t] = f[N - t]. The paper mentions a "circular symmetry" but does not define it, and its algorithms do not need it."""
     scale: FilterScale = "none"
-    """"none" is the paper's sum. "length" divides the filter by N and "sqrt_length" by √N; neither is in the paper. With "length" the convolution is a mean over nodes. Its magnitude then does not depend on N, so a model that was trained on batches can be evaluated on the whole graph."""
+    """Scale of the filter. "none" is the paper's sum. "length" divides the filter by N and "sqrt_length" by √N; neither is in the paper. With "length" the convolution is a mean over nodes. Its magnitude then does not depend on N, so a model that was trained on batches can be evaluated on the whole graph."""
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -16,9 +16,9 @@ class LinkDecoderOptions:
     width: Count = 128
     """Width of the states."""
     num_layers: Count = 2
-    """mlp: linear maps."""
+    """mlp: number of linear maps."""
     dropout: Share = 0.0
-    """mlp: after each layer but the last."""
+    """mlp: dropout after each layer except the last."""
 
     def __post_init__(self) -> None:
         check_fields(self)

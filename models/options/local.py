@@ -15,17 +15,17 @@ class LocalOptions:
     """Options of the local block and of how it joins the global block. The defaults are the papers' layers. Raises ValueError on values that cannot work."""
 
     block: Block = "lcb"
-    """How a node reads its neighbors. lcb: GECO's [X, ÂX], without parameters; the others are convolutions."""
+    """Kind of the local block. lcb: GECO's [X, ÂX], without parameters; the other kinds are convolutions."""
     join: Literal["serial", "gate", "top"] = "serial"
-    """serial: the paper's layers. gate: every layer is L(H) + g ⊙ Global(L(H)). top: local layers first, global ones on top."""
+    """serial: the paper's layers. gate: every layer is L(H) + g ⊙ Global(L(H)). top: local layers first, then global layers."""
     residual: Literal["none", "identity", "linear"] = "none"
     """Added to the block: nothing, the block's input, or a linear map of the input. With serial, linear adds a path around the global block's gates."""
     norm: Literal["none", "layer", "batch"] = "layer"
     """Norm after the local block; with serial, after both parts of the layer."""
     dropout: Share = 0.0
-    """After each local block."""
+    """Dropout after each local block."""
     num_heads: Count = 4
-    """gat: attention heads."""
+    """gat: number of attention heads."""
     steps: Count = 10
     """appnp: propagation steps of a layer."""
     restart: Share = 0.1

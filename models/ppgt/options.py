@@ -41,7 +41,7 @@ class PPGTConfig:
     urpe: Urpe = "phi"
     """Factor of a pair's attention weight after the softmax: φ, 1 + φ, or none."""
     unscaled_qk: bool = False
-    """Compute q·k without 1/√d_h. The model can express the same functions but starts at another one."""
+    """Compute q·k without 1/√d_h. The model can express the same functions, but its initial values differ."""
     # Stems
     walk_steps: Size = 24
     """K: powers of M in addition to the identity."""
@@ -54,7 +54,7 @@ class PPGTConfig:
     walk_normalisation: Literal["walk", "sym"] = "walk"
     """Matrix of the walks: D⁻¹A, or D^-½ A D^-½."""
     spe_scales: Size = 3
-    """S: 1 + 2S channels for each."""
+    """S: SPE turns each channel into 1 + 2S channels."""
     degree_channels: bool = True
     """Add 1/deg_i and 1/deg_j to the pair channels."""
     node_sizes: bool = True
@@ -109,7 +109,7 @@ class PPGTConfig:
     # Departures from the paper, all off by default.
     local: LocalOptions = field(default_factory=LocalOptions)
     scale_rows: bool = False
-    """Each node's numeric features divided by the sum of their absolute values, as for bags of words."""
+    """Divide each node's numeric features by the sum of their absolute values, as usual for bags of words."""
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -30,9 +30,9 @@ class RelationalConfig:
     norm: Literal["none", "layer", "batch"] = "layer"
     """Norm of each layer."""
     dropout: Share = 0.5
-    """After each layer."""
+    """Dropout after each layer."""
     input_dropout: Share = 0.0
-    """On the features."""
+    """Dropout on the features."""
     seed: int = 0
     """Seed of dropout's masks on a graph that is spread over workers."""
 

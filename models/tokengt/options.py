@@ -30,7 +30,7 @@ class TokenGTConfig:
     num_heads: Count = 32
     """Attention heads; each has width / num_heads channels."""
     ffn_width: Count | None = None
-    """None: the width."""
+    """Inner width of the FFN; None: the width."""
     # Token identifiers.
     identifier: Identifier = "laplacian"
     """Node identifiers. random: Gaussian rows of norm 1; positive: uniform rows, which the released code calls random. near_orf, random and positive work for graphs of any size."""
@@ -81,20 +81,20 @@ class TokenGTConfig:
     # Departures from the paper, all off by default.
     local: LocalOptions = LocalOptions()  # noqa: RUF009 - frozen
     scale_rows: bool = False
-    """Each node's numeric features divided by the sum of their absolute values, as for bags of words."""
+    """Divide each node's numeric features by the sum of their absolute values, as usual for bags of words."""
     input_dropout: Share = 0.0
     """Dropout on numeric node features; 0 in the paper."""
     seed: int = 0
     """Seed of the identifiers in evaluation and of Performer's projections."""
     # The released code's variants.
     embedding_norm: bool = False
-    """LayerNorm before the first layer."""
+    """Add a LayerNorm before the first layer."""
     null_token: bool = False
     """Add a token without content, like the released code's [null]."""
     head: Literal["paper", "code"] = "paper"
-    """paper: LN, Linear; code: Linear, GELU, LN, Linear without bias, plus one scalar."""
+    """Layers of the head. paper: LN, Linear; code: Linear, GELU, LN, Linear without bias, plus one scalar."""
     feature_table: Literal["exact", "slots"] = "exact"
-    """exact: one row per category; slots: 512 rows per column, rows 0 and 1 unused."""
+    """Layout of the feature table. exact: one row per category; slots: 512 rows per column, rows 0 and 1 unused."""
     dead_modules: bool = False
     """Include the code's two modules that are never called (for parameter counts and the code's checkpoints)."""
 
