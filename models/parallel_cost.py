@@ -56,8 +56,8 @@ def sent_bytes(
     channels = Shards.even(config.width, rows.num_workers).sizes[rank]
     num_global = config.local.num_global(config.num_layers)
     num_rows = rows.sizes[rank]
-    others = (rows.total - num_rows) * channels  # own channels of the peers' rows
-    own = num_rows * (config.width - channels)  # the peers' channels of own rows
+    others = (rows.total - num_rows) * channels  # numbers in own channels of the peers' rows
+    own = num_rows * (config.width - channels)  # numbers in the peers' channels of own rows
     gates = config.order + 1
     forwards = 2 if config.recompute else 1
     ring = 2 * (rows.num_workers - 1) * num_parameters(config) * element_size // rows.num_workers

@@ -1,1 +1,1 @@
-"""Positional encodings as modules. Imports: models.primitives, .options."""
+"""Has the positional encodings. Imports: models.primitives, .options."""

@@ -102,7 +102,7 @@ def _powers(matrix_BNN: Tensor, count: int) -> list[Tensor]:
     with torch.autocast(matrix_BNN.device.type, enabled=False):
         while known < count:
             more = min(known, count - known)
-            # One product per graph: the known powers stacked by rows, times the highest of them.
+            # One product per graph: the known powers, stacked by rows, times the highest known power.
             rows = torch.cat(powers, dim=1)[:, :more].reshape(size, more * places, places)
             powers.append(torch.bmm(rows, powers[-1][:, -1]).view(size, more, places, places))
             known += more

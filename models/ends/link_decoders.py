@@ -110,7 +110,7 @@ def build_link_decoder(options: LinkDecoderOptions, num_relations: int = 0) -> L
 
 
 def _length(x: Tensor) -> Tensor:
-    """The L2 norm of the last axis; its gradient at 0 is 0, not NaN."""
+    """Returns the L2 norm of the last axis; the gradient at 0 is 0, not NaN."""
     square = (x * x).sum(-1)
     is_zero = square == 0
     return torch.where(is_zero, 0.0, torch.where(is_zero, 1.0, square).sqrt())

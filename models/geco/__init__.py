@@ -1,1 +1,1 @@
-"""GECO: options, network, and its form for many graphs."""
+"""Has GECO: options, network, and a network for many graphs."""

@@ -51,7 +51,7 @@ class Convolutions:
             return
         padding, size_B, device = graphs.padding, graphs.size_B, graphs.node_ptr.device
         places = padding.num_places
-        # Transforms of other lengths than 2^a·3^b·5^c are several times slower.
+        # Transforms of lengths that are not 2^a·3^b·5^c are several times slower.
         self.length = next_fast_len(max(2 * places - 1, 1), real=True)
         # Filters are computed for each possible size if this needs fewer rows than there are nodes; else for each graph.
         if places * (places + 1) // 2 <= graphs.num_nodes:
@@ -110,7 +110,7 @@ class Convolutions:
         return circular_convolve(filter_DL, wide_DL)[..., :places]
 
     def spread(self, rows_nC: Tensor, channels: tuple[int, ...]) -> Tensor:
-        """Packed rows [n, C] → [*channels, N] (single) or [B, *channels, N], the node axis contiguous."""
+        """Packed rows [n, C] → [*channels, N] (single) or [B, *channels, N], with a contiguous node axis."""
         if self.single:
             return rows_nC.t().reshape(*channels, -1)
         padded_BCN = self.graphs.padding.pad(rows_nC).transpose(1, 2)

@@ -203,7 +203,7 @@ def _layers(config: GECOConfig) -> list[nn.Module]:
 
 
 class GECO(nn.Module):
-    """GECO for node-level outputs on one graph or subgraph; see the module's docstring for the equations."""
+    """Is GECO for node-level outputs on one graph or subgraph; see the module's docstring for the equations."""
 
     def __init__(self, config: GECOConfig) -> None:
         super().__init__()
@@ -303,7 +303,7 @@ class NodeGECO(nn.Module):
         self.model = GECO(config)
 
     def forward(self, graphs: Any, *, epoch: int = 0) -> Tensor:
-        """Returns [r, out_dim], the predictions of the roots (of all nodes without roots)."""
+        """Returns [r, out_dim], the predictions of the roots (without roots: of all nodes)."""
         layout = getattr(graphs, "layout", None)
         ids_N = graphs.node_id if layout is None else graphs.all_node_ids
         y_ND = self.model(graphs.x, graphs.adjacency, node_id_N=ids_N, epoch=epoch, layout=layout)

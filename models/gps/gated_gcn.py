@@ -31,7 +31,7 @@ class GatedGCN(nn.Module):
         """Without `update_edges` (in the last layer, because nothing reads its edge states) the next e is None and the norm of e takes no gradient."""
         super().__init__()
         self.update_edges = update_edges
-        self.node = nn.Linear(width, 4 * width)  # A, D at the destination; B, E at the source
+        self.node = nn.Linear(width, 4 * width)  # A, D read the destination; B, E read the source
         self.edge = nn.Linear(width, width)  # C
         self.norm_x, self.norm_e = RowBatchNorm(width), RowBatchNorm(width)
         self.norm_e.requires_grad_(update_edges)  # data parallelism would wait for its missing gradient

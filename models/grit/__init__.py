@@ -1,1 +1,1 @@
-"""GRIT: options, network, attention, and the map of released checkpoints."""
+"""Has GRIT: options, network, attention, and the map of released checkpoints."""

@@ -104,7 +104,7 @@ class ConditionalAttention(nn.Module):
         self.query = nn.Linear(width, width)
         self.key = nn.Linear(width, width, bias=False)
         self.value = nn.Linear(width, width, bias=False)
-        self.edge = nn.Linear(width, 2 * width)  # rows by head: C of w, then C of b
+        self.edge = nn.Linear(width, 2 * width)  # rows of each head: C rows of w, then C of b
         self.score = nn.Parameter(torch.empty(channels, num_heads, 1))  # a
         self.edge_value = nn.Parameter(torch.empty(channels, num_heads, channels))  # W_Ev: in, head, out
         self.edge_out = nn.Linear(width, width)  # W_Oe
@@ -129,7 +129,7 @@ class ConditionalAttention(nn.Module):
         """
         heads, width = self.num_heads, x_nD.shape[1]
         places = (padding.num_graphs, padding.num_places)
-        full = x_nD.shape[0] == places[0] * places[1]  # no padding: the layouts are the same
+        full = x_nD.shape[0] == places[0] * places[1]  # without padding both layouts are the same
         q_BND, k_BND, v_BND = (
             part(x_nD).view(*places, width) if full else padding.pad(part(x_nD))
             for part in (self.query, self.key, self.value)
@@ -368,7 +368,7 @@ class _Block:
             out.mul_(mask)
 
     def real_pairs(self, graphs: slice, rows: slice) -> Tensor | None:
-        """[G, R, N, 1] of ones on real pairs, zeros on padding; None where all are real."""
+        """[G, R, N, 1]: 1 on real pairs, 0 on padding; None if all pairs are real."""
         if self.mask is None:
             return None
         mask = self.mask[graphs, rows]

@@ -34,7 +34,7 @@ _DEGREES = 64  # degrees with their own embedding; larger degrees share the last
 
 
 class GRIT(nn.Module):
-    """GRIT over a batch of graphs; see the module's docstring. Time and memory O(Σ N²·D); for `pair_memory` see the config."""
+    """Applies GRIT to a batch of graphs; see the module's docstring. Time and memory are O(Σ N²·D); for `pair_memory` see the config."""
 
     def __init__(self, config: GRITConfig) -> None:
         super().__init__()

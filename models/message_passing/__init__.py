@@ -1,1 +1,1 @@
-"""GCN, SAGE and GAT: options and network."""
+"""Has GCN, SAGE and GAT: options and network."""

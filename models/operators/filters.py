@@ -45,13 +45,13 @@ class ImplicitFilter(nn.Module):
     def forward(self, num_positions: int) -> Tensor:
         """Returns the filter values [K, D, N], in the parameters' dtype even under autocast.
 
-        A bfloat16 code could tell only about 256 positions apart.
+        The code is not bfloat16, because bfloat16 could distinguish only about 256 positions.
         """
         weight = self.out.weight
         with torch.autocast(weight.device.type, enabled=False):
             bands, symmetric = self.config.bands, self.config.symmetric
             code_NC = positional_code(num_positions, bands, symmetric, dtype=weight.dtype, device=weight.device)
-            # [KD, I] @ [I, N]: the FFT axis comes out contiguous.
+            # [KD, I] @ [I, N]: in this order the FFT axis of the result is contiguous.
             filter_KDN = (weight @ self.inner(code_NC).t()).view(self.num_filters, self.width, num_positions)
             return self._scaled(filter_KDN, num_positions)
 

@@ -249,7 +249,7 @@ class GatedConvolution(nn.Module):
         super().__init__()
         self.edge = make_edge_map(edge_dim, width)
         self.width = width
-        self.node = nn.Linear(in_dim, 4 * width)  # A, D at the destination; B, E at the source
+        self.node = nn.Linear(in_dim, 4 * width)  # A, D read the destination; B, E read the source
 
     def forward(self, x_nF: Tensor, adjacency: EdgeLists) -> Tensor:
         own_nD, to_nD, from_n2D = self.node(x_nF).split([self.width, self.width, 2 * self.width], dim=1)

@@ -14,7 +14,7 @@ class FilterConfig:
     """Options of the implicit filter FFN; raises ValueError on values that cannot work."""
 
     bands: Count = 3
-    """Frequency bands of the positional code; the code has 2·bands + 1 features (3 small, 33 large graphs)."""
+    """Frequency bands of the positional code; the code has 2·bands + 1 features (3 for small graphs, 33 for large graphs)."""
     inner_width: Count = 64
     """Inner width of the FFN; 16 to 64 in Hyena."""
     num_inner_layers: Size = 2

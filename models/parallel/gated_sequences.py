@@ -23,7 +23,7 @@ CHUNK_BYTES = 128 << 20
 
 
 def gated_sequences(p_GCN: Tensor, filters: ImplicitFilter, skip_KC: Tensor | None, start: int, stop: int) -> Tensor:
-    """Returns [C, N] for the filters' channels start … stop-1; gates first in P, V last. Differentiable once."""
+    """Returns [C, N] for the filters' channels start … stop-1. P has the gates first and V last. Differentiable once."""
     weight_KDI, feature_IN = filters.factors(p_GCN.shape[2])
     with torch.autocast(p_GCN.device.type, enabled=False):
         return _GatedSequences.apply(p_GCN, weight_KDI[:, start:stop], feature_IN, skip_KC, filters)
@@ -40,7 +40,7 @@ class _GatedSequences(torch.autograd.Function):
         filters: ImplicitFilter,
     ) -> Tensor:
         ctx.filters = filters
-        ctx.save_for_backward(p_GCN, weight_KCI, skip_KC)  # not the features, which their FFN computes again
+        ctx.save_for_backward(p_GCN, weight_KCI, skip_KC)  # without the features, because the FFN computes them again
         v_CN = p_GCN.new_empty(p_GCN.shape[1:])
         for chunk in _chunks(p_GCN):
             filter_KcN = weight_KCI[:, chunk] @ feature_IN
@@ -74,7 +74,7 @@ class _GatedSequences(torch.autograd.Function):
 
 
 def _chunks(p_GCN: Tensor) -> list[slice]:
-    # At most half of the kept bytes, so that chunks also shrink with the number of workers.
+    # At most half of the kept bytes, so that more workers have smaller chunks.
     groups, width, num_positions = p_GCN.shape
     room = min(CHUNK_BYTES, p_GCN.nbytes // 2)
     size = max(1, room // max(1, channel_bytes(groups, num_positions, p_GCN.element_size())))

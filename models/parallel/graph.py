@@ -31,7 +31,7 @@ class ShardedGraph:
     adjacency: ShardedAdjacency
     node_id: Tensor  # int64 [n], permanent ids
     x: Tensor | None = None  # [n, F]
-    root_index: Tensor | None = None  # int64 [r]: rows whose outputs are wanted; None: all of them
+    root_index: Tensor | None = None  # int64 [r]: rows whose outputs are computed; None: all rows
     encodings: Mapping[str, Tensor] = field(default_factory=dict)  # [n, k] each
     num_graphs: int = 1
 

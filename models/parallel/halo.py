@@ -41,7 +41,7 @@ class HaloPlan:
 
     send_row_S: Tensor  # int64 [S]: own rows, peer by peer; several peers may get one row
     send: tuple[int, ...]  # by peer, 0 for oneself
-    receive: tuple[int, ...]  # by peer; the halo's rows ascend in global id
+    receive: tuple[int, ...]  # by peer; halo rows are sorted by global id
 
     @property
     def num_halo(self) -> int:
@@ -101,7 +101,7 @@ class Halo:
         return Arriving(x_XD, self.peers.start_all_to_all(sent, plan.send, plan.receive, "halo", halo_HD))
 
     def add_back(self, x_HD: Tensor, into_nD: Tensor) -> None:
-        """Sends the halo's rows to their owners, and adds the rows that arrive to `into_nD`."""
+        """Sends the halo's rows to the rows' owners, and adds the received rows to `into_nD`."""
         plan = self.plan
         arriving = self.peers.start_all_to_all(x_HD, plan.receive, plan.send, "halo")
         # One peer at a time: the rows of one peer are distinct, so the order of additions is the same on every device.
@@ -224,7 +224,7 @@ class ShardedAdjacency:
         return self._gathered(x_nD) if not transposed or self._symmetric else self._scattered(x_nD)
 
     def factors(self, normalisation: str, dtype: torch.dtype) -> tuple[Tensor | None, Tensor | None]:
-        """The row factors (left, right) [n, 1] with Â = diag(left) A diag(right); None stands for ones."""
+        """Returns the row factors (left, right) [n, 1] with Â = diag(left) A diag(right); None means ones."""
         key = (normalisation, dtype)
         if key not in self._factors:
             self._factors[key] = row_factors(normalisation, dtype, self._degree)

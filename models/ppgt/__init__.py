@@ -1,1 +1,1 @@
-"""PPGT: options, network and its sl2 attention."""
+"""Has PPGT: options, network and sL2 attention."""

@@ -241,7 +241,7 @@ class ClassLayer(nn.Module):
 
 
 class ClassAttention(nn.Module):
-    """[B, D]: the CLS token, learned + MLP(n), after the class layers and AdaRMSN."""
+    """Returns [B, D]: the CLS token (learned + MLP(n)) after the class layers and AdaRMSN."""
 
     def __init__(self, config: PPGTConfig) -> None:
         super().__init__()

@@ -79,7 +79,7 @@ class Graphs:
 
     @cached_property
     def adjacency(self) -> Adjacency:
-        """The in-edges of every node, and its transpose, for `propagate`."""
+        """The in-edges of every node and the transposed lists, for `propagate`."""
         (in_ptr, in_edge), (out_ptr, out_edge) = self.by_destination.lists, self.by_source.lists
         is_sorted = self.by_destination.is_sorted
 
@@ -158,7 +158,7 @@ class Padding:
         return self.slot_n[first] * self.num_places + self.place_n[second]
 
     def pad_pairs(self, values_E: Tensor, query: EdgeQuery = "source") -> Tensor:
-        """[E, …] → [B, N, N, …]: each edge's value at its entry (`pair_index`), parallel edges summed, absent edges 0."""
+        """[E, …] → [B, N, N, …]: each edge's value is at the edge's entry (`pair_index`). Parallel edges are summed; entries without an edge are 0."""
         size = self.num_graphs * self.num_places * self.num_places
         wide_E = at_least_float32(values_E)
         flat = (
@@ -169,7 +169,7 @@ class Padding:
         return flat.view(self.num_graphs, self.num_places, self.num_places, *values_E.shape[1:])
 
     def adjacency(self, dtype: torch.dtype = torch.float32, *, undirected: bool = False) -> Tensor:
-        """[B, N, N]: 1 for any number of edges i → j (`undirected`: or j → i), else 0; self-loops as given."""
+        """[B, N, N]: 1 if there is at least one edge i → j (`undirected`: or j → i), else 0. Self-loops count as given."""
         size = self.num_graphs * self.num_places * self.num_places
         flat = torch.zeros(size, dtype=dtype, device=self.mask_BN.device)
         flat[self.pair_E] = 1

@@ -77,7 +77,7 @@ class Adjacency:
         edge_feature: Tensor | None = None,
         num_sources: int | None = None,
     ) -> None:
-        """Raises ValueError when the arrays do not describe N rows of ids in [0, num_sources); ids are read on the CPU only."""
+        """Raises ValueError if the arrays do not describe N rows of ids in [0, num_sources); ids are checked on the CPU only."""
         self._rows = check_lists(indptr, indices, edge_weight, "indptr", num_sources)
         self.num_sources = self.num_nodes if num_sources is None else num_sources
         self._columns: SourceLists | None = self._rows if symmetric else None
@@ -130,7 +130,7 @@ class Adjacency:
         return Propagate.apply(x_ND, self, normalisation, False)
 
     def edge_mean(self, e_EF: Tensor) -> Tensor:
-        """[N, F]: the (weighted) mean over each node's in-edges of their features, which take no gradient; 0 without in-edges."""
+        """[N, F]: for each node the (weighted) mean of the in-edges' features; 0 without in-edges. Edge features take no gradient."""
         left_N1, _ = self.factors("mean", e_EF.dtype)
         assert left_N1 is not None
         place_E = torch.arange(len(e_EF), dtype=self._rows.indices.dtype, device=e_EF.device)
@@ -156,14 +156,14 @@ class Adjacency:
         return self._columns
 
     def factors(self, normalisation: str, dtype: torch.dtype) -> tuple[Tensor | None, Tensor | None]:
-        """The row factors (left, right) [N, 1] with Â = diag(left) A diag(right); None stands for ones."""
+        """Returns the row factors (left, right) [N, 1] with Â = diag(left) A diag(right); None means ones."""
         key = (normalisation, dtype)
         if key not in self._factors:
             self._factors[key] = row_factors(normalisation, dtype, self._degree)
         return self._factors[key]
 
     def _degree(self, transposed: bool) -> Tensor:
-        """[N, 1]: the given degrees, or the degrees by these edges."""
+        """[N, 1]: the given degrees, or the degrees computed from these edges."""
         if self._own_degree is None:
             return edge_sums(self.rows(transposed))
         return self._own_degree.to(torch.float64 if self._own_degree.device.type == "cpu" else torch.float32).unsqueeze(
@@ -229,7 +229,7 @@ def sum_rows(rows: SourceLists, x_ND: Tensor) -> Tensor:
     if rows.indices.numel() == 0 or x_ND.shape[1] == 0:
         return x_ND.new_zeros(rows.indptr.numel() - 1, x_ND.shape[1])
     if rows.weight is not None and at_least_float32(x_ND) is not x_ND:
-        return sum_rows(rows, x_ND.float()).to(x_ND.dtype)  # the kernels would round the weights too
+        return sum_rows(rows, x_ND.float()).to(x_ND.dtype)  # else the kernels would round the weights too
     if x_ND.is_cuda and not torch.are_deterministic_algorithms_enabled():
         return sum_rows_csr(rows, x_ND)
     return sum_rows_bag(rows, x_ND)
@@ -266,7 +266,7 @@ def sum_rows_csr(rows: SourceLists, x_ND: Tensor) -> Tensor:
 def check_lists(
     indptr: Tensor, indices: Tensor, weight: Tensor | None, name: str, num_sources: int | None = None
 ) -> SourceLists:
-    """The lists in one integer dtype. Raises ValueError if they are malformed; ids lie in [0, num_sources) (None: the number of rows)."""
+    """Returns the lists in one integer dtype. Raises ValueError if they are malformed. Ids must be in [0, num_sources) (None: the number of rows)."""
     if indptr.dim() != 1 or indptr.numel() == 0 or indices.dim() != 1:
         raise ValueError(
             "adjacency needs indptr [N+1] and indices [E], "

@@ -58,7 +58,7 @@ def words(key: int, start: int, count: int, device: Device = None) -> Tensor:
         bits = shifted[: len(word)]
         torch.add(counter[: len(word)], signed((first + GOLDEN * (start + done)) % (1 << 64)), out=word)
         for shift, factor in _ROUNDS:
-            # int64 shifts copy the sign; the unsigned word's would not
+            # int64 shifts copy the sign bit; unsigned shifts would not
             torch.bitwise_right_shift(word, shift, out=bits).bitwise_and_((1 << (64 - shift)) - 1)
             word.bitwise_xor_(bits)
             if factor != 1:

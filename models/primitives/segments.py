@@ -35,7 +35,7 @@ class Grouping:
 
     @property
     def is_sorted(self) -> bool:
-        """Whether rows are known to be in the order of their groups."""
+        """Whether the rows are known to be sorted by group."""
         return self._ptr is not None
 
     @cached_property
@@ -111,7 +111,7 @@ class _Carry(torch.autograd.Function):
         return grad_SKC, grad_EK, None, None
 
 
-_BLOCK = 1 << 14  # rows; with 64 channels they stay in a processor's cache
+_BLOCK = 1 << 14  # rows of a block; with 64 channels a block fits a CPU's cache
 
 
 def _weighted_sum(x_SKC: Tensor, weight_EK: Tensor, row_E: Tensor, to: Grouping) -> Tensor:

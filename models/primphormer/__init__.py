@@ -1,1 +1,1 @@
-"""Primphormer: options, network and primal attention."""
+"""Has Primphormer: options, network and primal attention."""

@@ -48,7 +48,7 @@ class PrimalAttention(nn.Module):
     """Is Primphormer's attention over all nodes of each graph; see the module's docstring for the equations."""
 
     def __init__(self, width: int, num_heads: int, options: PrimalOptions, first: bool = True) -> None:
-        """`first`: this layer owns F if virtual nodes are a running state."""
+        """`first`: this is the first layer, which owns F if virtual nodes are a running state."""
         super().__init__()
         self.options, self.num_heads, self.head_width = options, num_heads, width // num_heads
         virtual, scores = options.num_virtual, options.scores
@@ -86,7 +86,7 @@ class PrimalAttention(nn.Module):
         return Primal((out_nHP + bias_HP).flatten(1), loss, virtual)
 
     def virtual_node(self, x_nD: Tensor, graphs: Graphs, previous: VirtualNode | None = None) -> VirtualNode:
-        """f_X of every graph, invariant to the order of its nodes."""
+        """Returns f_X of every graph; the order of a graph's nodes does not change f_X."""
         running = self.options.virtual_nodes == "running"
         common_SM = self.common_SM if previous is None or not running else previous.common_SM
         assert common_SM is not None
@@ -100,7 +100,7 @@ class PrimalAttention(nn.Module):
         return VirtualNode(common_SM, shift_BS)
 
     def multiplier(self) -> Tensor:
-        """[S], or [H, S] if each head has its own: the diagonal of the effective Λ."""
+        """[S], or [H, S] if each head has its own Λ: the diagonal of the effective Λ."""
         if self.options.multiplier == "square":
             return self.multiplier_S.square()
         return nn.functional.softplus(self.multiplier_S) if self.options.multiplier == "softplus" else self.multiplier_S

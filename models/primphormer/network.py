@@ -43,7 +43,7 @@ class PairAttention(nn.Module):
         self.attention = Attention(options, layer)
 
     def forward(self, x_nD: Tensor, graphs: Graphs) -> Tensor:
-        """[n, D] → [n, D]. O(n²) for each graph (softmax), or O(n)."""
+        """[n, D] → [n, D]. Softmax costs O(n²) for each graph, FAVOR+ O(n)."""
         padding = graphs.padding
         mask_BN = None if padding.mask_BN.numel() == graphs.num_nodes else padding.mask_BN
         return padding.unpad(self.attention(padding.pad(x_nD), mask_BN))

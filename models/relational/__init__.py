@@ -1,1 +1,1 @@
-"""Networks over typed graphs: options and networks."""
+"""Has models for typed graphs: options and networks."""

@@ -1,1 +1,1 @@
-"""TokenGT: options, network, and the map of released checkpoints."""
+"""Has TokenGT: options, network, and the map of released checkpoints."""
