@@ -11,7 +11,7 @@ The shifts cancel in the quotient if `epsilon` is 0. `epsilon` is added to each 
 (1e-4 there): every token then gives some weight to every other token, and outputs change by about 1e-2.
 
 `released` uses the shifts of Performer's code, which its trained models require: the largest W x' instead of the largest exponent, also over
-the padding's keys. The largest exponential is then at most e^(-|x'|²/2). For long queries `epsilon` is larger than this bound, and attention
+the padding's keys. The largest exponential is then at most e^(-|x'|²/2). For queries of large norm `epsilon` is larger than this bound, and attention
 tends to the plain mean of the values, so the estimate of softmax attention is worse.
 
 Features are float32 (float64 for float64 input) also under bf16 autocast, because rounding an exponent of 20 to 8 bits would change the
