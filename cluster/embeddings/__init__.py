@@ -1,1 +1,1 @@
-"""Trainable embeddings of nodes: tables on servers, their clients and optimizers. Imports: cluster.serving, .runs and below."""
+"""Trainable embeddings of nodes: servers that hold the table's rows, clients of these servers, and optimizers. Imports: cluster.serving, .runs and below."""

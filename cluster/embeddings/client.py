@@ -1,8 +1,9 @@
-"""A worker's side of an embedding table: it reads rows, sends gradients, and keeps a log of requests for owners that die.
+"""A worker's access to an embedding table: reads rows, sends gradients, and logs the requests in case an owner dies.
 
-An owner holds its rows in memory only. A worker logs its requests since the checkpoint before the newest one. If an owner replies with another life
-than before (it was restarted), the worker sends it the checkpoint to begin at and all logged requests again, in order. Every worker does this, also
-from a thread, since other workers may wait for an owner that waits for this worker's part. `docs/decisions/0073` has the protocol.
+An owner holds its rows in memory only. A worker logs its requests since the second newest checkpoint. Each reply carries an owner's `life`, an id of
+its process. If the `life` has changed, the owner was restarted. Then the worker names the checkpoint to load and sends all logged requests again, in
+order. Every worker does this, also from a thread: other workers may wait for an owner that needs this worker's requests. `docs/decisions/0073` has the
+protocol.
 """
 
 import threading
@@ -34,8 +35,8 @@ from graphmill.cluster.transport.embedding_messages import (
 )
 from graphmill.core.errors import DeadlineError, GraphmillError, StageError
 
-_LOOK_S = 1.0  # between two looks of the thread at the owners
-READ_BYTES = 1 << 20  # of an owner's reply to one worker; larger batches are read in several requests
+_LOOK_S = 1.0  # time between two checks of the owners by the thread
+READ_BYTES = 1 << 20  # size of an owner's reply to one worker; larger batches are read in several requests
 
 
 class PendingReply(Protocol):
@@ -47,7 +48,7 @@ class PendingReply(Protocol):
 
 
 class AsksOwner(Protocol):
-    """A worker's access to an owner, in this process or another one."""
+    """A worker's access to an owner in this process or in another process."""
 
     def submit(self, request: TableRequest) -> PendingReply: ...
 
@@ -72,32 +73,32 @@ class OwnerHere:
 
 @dataclass(frozen=True)
 class SavedAt:
-    """A checkpoint of the table."""
+    """The position and folder of a checkpoint of the table."""
 
     step: int
     folder: str  # empty: no checkpoint yet
 
 
 class OwnerLink:
-    """One owner, and the log of requests to it. Callers hold its lock."""
+    """The access to one owner, with a log of the requests to this owner. Callers hold the lock of this object."""
 
     def __init__(self, owner: AsksOwner, attempt: int, base: SavedAt) -> None:
         self.lock = threading.Lock()
         self._owner, self._attempt, self._base = owner, attempt, base
         self._life = FIRST_LIFE
-        self._log: list[tuple[int, PushRows | MarkTable]] = []  # by event number, ascending
+        self._log: list[tuple[int, PushRows | MarkTable]] = []  # (event number, request), in ascending order of event numbers
 
     def keep(self, number: int, request: PushRows | MarkTable) -> None:
         """Logs a request, in case the owner dies."""
         self._log.append((number, request))
 
     def forget(self, base: SavedAt) -> None:
-        """Drops the log up to this published checkpoint."""
+        """Removes all requests before this published checkpoint from the log."""
         self._base = base
         self._log = [entry for entry in self._log if entry[0] > event_number(base.step, SAVE)]
 
     def forget_folder(self, number: int) -> None:
-        """Marks the SAVE of this number as written: a restarted owner must not write the files again, since they may be moving into the checkpoint."""
+        """Marks the SAVE with this event number as written. A restarted owner must not write the files again, because they may be moving into the checkpoint."""
         self._log = [
             (n, replace(request, folder="") if n == number and isinstance(request, MarkTable) else request)
             for n, request in self._log
@@ -107,7 +108,7 @@ class OwnerLink:
         return self._owner.submit(self._addressed(request))
 
     def accept(self, reply: TableReply) -> TableReply | None:
-        """The reply if it is final; None if the request must be sent again."""
+        """Returns the reply if it is final; None if the request must be sent again."""
         if not isinstance(reply, TableStatus) or reply.is_done:
             return reply
         if (reply.attempt, reply.life) != (self._attempt, self._life):
@@ -125,21 +126,21 @@ class OwnerLink:
             if number >= event_number(status.step, KEEP_BEST):
                 reply = self.submit(request).result()
                 if isinstance(reply, TableStatus) and reply.life != self._life:
-                    return  # the owner died again: the next reply shows its new life
+                    return  # the owner died again: its next reply has a new `life`
 
     def _addressed(self, request: TableRequest) -> TableRequest:
         return request if isinstance(request, BeginTable) else replace(request, life=self._life)
 
 
 class Exchange:
-    """Requests to several owners, sent until each has a reply."""
+    """Requests to several owners. Each request is sent until its owner replies."""
 
     def __init__(self, links: Sequence[OwnerLink], requests: Mapping[int, TableRequest]) -> None:
         self._links, self._left = links, dict(requests)
         self.replies: dict[int, TableReply] = {}
 
     def poll(self) -> bool:
-        """Sends all requests without a reply at once; returns whether all have one now. Raises an owner's error."""
+        """Sends all unanswered requests at the same time. Returns whether every request now has a reply. Raises an owner's error."""
         held = [self._links[number] for number in sorted(self._left)]
         for link in held:
             link.lock.acquire()
@@ -156,7 +157,7 @@ class Exchange:
         return not self._left
 
     def finish(self, deadline_s: float) -> dict[int, TableReply]:
-        """The replies by owner. Raises DeadlineError if one does not come."""
+        """Waits for all replies and returns them by owner. Raises DeadlineError if a reply is missing after the deadline."""
         until = time.monotonic() + deadline_s
         while not self.poll():
             if time.monotonic() > until:
@@ -167,7 +168,7 @@ class Exchange:
 
 
 class TableClient:
-    """One worker's access to the table within one attempt. `step` counts the steps whose gradients it has sent."""
+    """One worker's access to the table within one attempt. `step` is the number of steps whose gradients the worker has sent."""
 
     def __init__(
         self,
@@ -186,7 +187,7 @@ class TableClient:
         self._last_mark = event_number(base.step, SAVE)
         self.step = base.step
         self.log_bytes = 0
-        """Of the gradients sent since the newest checkpoint."""
+        """Size of the gradients sent since the newest checkpoint."""
 
     def read(self, ids: np.ndarray, *, best: bool = False) -> np.ndarray:
         """float32 [n, width]: the rows of distinct, ascending ids after `step` steps."""
@@ -200,11 +201,11 @@ class TableClient:
 
     @property
     def _rows_at_once(self) -> int:
-        """The number of rows for which an owner's reply, a copy, has about `READ_BYTES`: ids are spread evenly."""
+        """Returns the number of rows in one read. Ids are spread evenly over the owners, so each owner's reply has about `READ_BYTES`."""
         return len(self._links) * max(1, READ_BYTES // (4 * self._config.width))
 
     def reading(self, ids: np.ndarray, *, best: bool = False) -> tuple[Exchange, Mapping[int, np.ndarray]]:
-        """The exchange of `read`, and the positions of each owner's rows in `ids`."""
+        """Returns the requests of a `read`, and for each owner the positions of its rows in `ids`."""
         at = self._split(ids)
         at = {number: rows for number, rows in at.items() if len(rows)}
         ask: Callable[[np.ndarray], ReadRows] = lambda rows: ReadRows(  # noqa: E731
@@ -213,7 +214,7 @@ class TableClient:
         return Exchange(self._links, {number: ask(rows) for number, rows in at.items()}), at
 
     def joined(self, exchange: Exchange, at: Mapping[int, np.ndarray], num_rows: int) -> np.ndarray:
-        """The rows of a finished `reading`."""
+        """Joins the replies of a finished `reading` to the rows in the order of its ids."""
         rows = np.empty((num_rows, self._config.width), np.float32)
         for number, reply in exchange.replies.items():
             if not isinstance(reply, TableRows):
@@ -222,7 +223,7 @@ class TableClient:
         return rows
 
     def push(self, rate: float, nodes: Sequence[Node[SparseRows]]) -> None:
-        """Ends a step: sends the gradients of this worker's part of the step's tree."""
+        """Ends a step: sends this worker's partial sums of the step's gradients (its nodes of the reduction tree)."""
         self.pushing(rate, nodes).finish(self._deadline_s)
 
     def pushing(self, rate: float, nodes: Sequence[Node[SparseRows]]) -> Exchange:
@@ -248,11 +249,11 @@ class TableClient:
         return Exchange(self._links, requests)
 
     def keep_best(self) -> None:
-        """Keeps the current weights as the best ones."""
+        """Lets every owner keep its current weights as the best weights."""
         self.marking(KEEP_BEST).finish(self._deadline_s)
 
     def save(self, folder: str) -> None:
-        """Every owner writes its files to `folder`. All workers call it with the same folder."""
+        """Lets every owner write its files to `folder`. All workers call this method with the same folder."""
         self.marking(SAVE, folder).finish(self._deadline_s)
         self.written()
 
@@ -264,28 +265,28 @@ class TableClient:
         return Exchange(self._links, dict.fromkeys(range(len(self._links)), mark))
 
     def written(self) -> None:
-        """Notes that all owners have written their files of the last SAVE."""
+        """Records that all owners have written the files of the last SAVE."""
         for link in self._links:
             with link.lock:
                 link.forget_folder(self._last_mark)
 
     def saved(self, folder: str) -> None:
-        """Notes that this step's checkpoint will be published in `folder` and that the one before it is published: its log is dropped."""
+        """Records that this step's checkpoint will be published in `folder`. The previous checkpoint is published by now, so the log before it is removed."""
         for link in self._links:
             with link.lock:
                 link.forget(self._newest)
         self._newest, self.log_bytes = SavedAt(self.step, folder), 0
 
     def look(self) -> None:
-        """Sends restarted owners the logged requests."""
+        """Sends the logged requests to owners that were restarted."""
         for link in self._links:
             with link.lock:
                 link.look()
 
     def watch(self, ended: threading.Event) -> None:
-        """Looks at the owners until `ended` is set: this worker may wait for another one that waits for an owner."""
+        """Checks the owners until `ended` is set, because this worker may wait for another worker that waits for an owner."""
         while not ended.wait(_LOOK_S):
-            with suppress(GraphmillError):  # the worker's next request meets the same error
+            with suppress(GraphmillError):  # the worker's next request raises the same error
                 self.look()
 
     def _keep(self, link: OwnerLink, number: int, request: PushRows | MarkTable) -> None:
@@ -297,7 +298,7 @@ class TableClient:
             self.log_bytes += request.gradient.nbytes + request.ids.nbytes
 
     def _split(self, ids: np.ndarray) -> dict[int, np.ndarray]:
-        """The positions of each owner's ids, ascending."""
+        """Returns for each owner the positions of its ids, in ascending order."""
         if len(self._links) == 1:
             return {0: np.arange(len(ids))}
         owner = owner_of(ids, len(self._links))
@@ -305,6 +306,6 @@ class TableClient:
 
 
 def next_attempt(owners: Sequence[AsksOwner]) -> int:
-    """A number above every attempt that an owner knows, and above every attempt that began earlier by this clock."""
+    """Returns a number above every attempt that an owner has served, and above every attempt that began earlier by this host's clock."""
     known = [owner.submit(ReadRows(1 << 62, FIRST_LIFE, 0, False, np.empty(0, np.int64))).result() for owner in owners]
     return max([int(1000 * time.time())] + [reply.attempt + 1 for reply in known if isinstance(reply, TableStatus)])

@@ -1,8 +1,8 @@
-"""Trainable embeddings of nodes: rows of a table become columns of a batch, and their gradients go back to the table.
+"""Adds trainable embeddings of nodes to batches, and sends the gradients of the embeddings back to the table.
 
-The rows are appended to the nodes' features, or replace missing features. In a typed graph, the node types with rows share one table: a node's id in it
-combines its own id with the place of its type. Each step reads the rows of its batches once and sends the gradients of its micro-batches along the tree
-of `graphmill.cluster.reduction.position_tree`, so the table is the same for any number of workers.
+A node's row is appended to its features, or replaces missing features. In a typed graph, all node types with rows share one table: a node's id in the table
+combines the node's own id with the index of its type. Each step reads the rows of its batches once. The gradients of its micro-batches are added along the
+tree of `graphmill.cluster.reduction.position_tree`. Therefore the table is the same for any number of workers.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -24,12 +24,12 @@ from graphmill.cluster.reduction.position_tree import Seat, leaf
 from graphmill.core.daemon_threads import beside
 from graphmill.samplers.batches.typed_batch import node_tables, with_node_tables
 
-# Shorter than the deadline of collective calls, in which the others wait for a worker that waits for an owner.
+# Shorter than the deadline of collective calls: while one worker waits for an owner, the other workers wait for this worker in a collective call.
 _DEADLINE_S = COLLECTIVE_TIMEOUT_S - 60.0
 
 
 class TableOwners(Protocol):
-    """The owners of a table: a small value that the driver sends to every worker."""
+    """The owners of a table. The object is small, and the driver sends it to every worker."""
 
     def open(self, config: TableConfig) -> Sequence[AsksOwner]: ...
 
@@ -63,7 +63,7 @@ class TableSpec:
 
 
 class Embeddings:
-    """One rank's part of the embeddings. Collective calls, made by all ranks at the same point, are marked."""
+    """One rank's access to the embeddings. A docstring says if a method is a collective call, which all ranks make at the same point."""
 
     def __init__(self, spec: TableSpec, seat: Seat, device: torch.device) -> None:
         self._spec, self._seat, self._device = spec, seat, device
@@ -71,10 +71,10 @@ class Embeddings:
         self._owners, self._config = spec.owners.open(config), config
         self._client: TableClient | None = None
         self._ending = ExitStack()
-        self._leaves: list[tuple[np.ndarray, Tensor]] = []  # (ids, rows) of each of the step's batches
+        self._leaves: list[tuple[np.ndarray, Tensor]] = []  # (ids, rows) of each batch of the step
 
     def begin(self, base: SavedAt) -> None:
-        """Opens the table as saved at `base`, for this start of the workers: a collective call."""
+        """Opens the table as saved at `base`, for this start of the workers. A collective call."""
         attempt = gather_objects(next_attempt(self._owners) if self._seat.rank == 0 else None)[0]
         may_die = self._spec.owners.may_die_alone
         self._client = TableClient(self._owners, self._config, attempt, base, _DEADLINE_S, keeps_log=may_die)
@@ -92,11 +92,11 @@ class Embeddings:
 
     @property
     def is_log_full(self) -> bool:
-        """Whether a checkpoint is due to shorten the log kept for owners that die; the log spans two checkpoints."""
+        """Returns whether the log for owners that die has half of its maximal size. Then a checkpoint is due: the log spans two checkpoints."""
         return self.client.log_bytes > self._spec.options.log_bytes // 2
 
     def for_step(self, batches: Sequence[Any]) -> list[Any]:
-        """The batches of this rank's positions with their rows; `push` will send the rows' gradients."""
+        """Adds the rows to the batches of this rank's positions. `push` will send the gradients of these rows."""
         types = self._spec.options.node_types
         own = [np.unique(_row_ids(batch, types), return_inverse=True) for batch in batches]
         ids = np.unique(np.concatenate([unique for unique, _ in own]))
@@ -109,7 +109,7 @@ class Embeddings:
         return complete
 
     def push(self, rate: float, *, learns: bool) -> None:
-        """Ends the step that `for_step` began, after the backward pass. `learns` is false if no target was known: then no row changes."""
+        """Ends the step that `for_step` began; call it after the backward pass. `learns` is false if no target was known; then no row changes."""
         leaves, self._leaves = self._leaves, []
         nodes = []
         for position, (ids, tensor) in zip(self._seat.positions, leaves, strict=True):
@@ -121,15 +121,15 @@ class Embeddings:
         self.client.push(rate * self._spec.options.learning_rate, self._seat.fold(nodes, add_rows))
 
     def evaluated(self, batches: Iterable[Any], *, best: bool) -> Iterator[Any]:
-        """Batches with the current rows, or with those of the best epoch."""
+        """Yields the batches with the current rows, or with the rows of the best epoch."""
         return embedded(batches, lambda ids: self.client.read(ids, best=best), self._spec.options.node_types)
 
     def keep_best(self) -> None:
-        """Keeps the current rows as the best ones; every rank calls it."""
+        """Keeps the current rows as the best rows. Every rank calls this method."""
         self.client.keep_best()
 
     def save(self, train: Path) -> Path:
-        """Writes the table to a folder next to the checkpoints, and returns the folder; every rank calls it."""
+        """Writes the table to a folder next to the checkpoints, and returns the folder. Every rank calls this method."""
         folder = train / f".table-{self._attempt}-{self.client.step}"
         self.client.save(str(folder))
         return folder
@@ -138,14 +138,14 @@ class Embeddings:
 def embedded(
     batches: Iterable[Any], read: Callable[[np.ndarray], np.ndarray], node_types: tuple[str, ...] = ()
 ) -> Iterator[Any]:
-    """Batches with the rows that `read` returns for distinct, ascending ids; in a typed graph for the nodes of `node_types`."""
+    """Yields the batches with rows. `read` returns the rows of distinct, ascending ids. In a typed graph only nodes of `node_types` have rows."""
     for batch in batches:
         unique, inverse = np.unique(_row_ids(batch, node_types), return_inverse=True)
         yield _with_rows(batch, torch.from_numpy(read(unique)), inverse, node_types)
 
 
 def _row_ids(batch: Any, node_types: tuple[str, ...]) -> np.ndarray:
-    """int64: the table's ids of a batch's nodes, type after type."""
+    """int64: the ids in the table of a batch's nodes, type after type."""
     tables, names = node_tables(batch), node_types or ("",)
     ids = [tables[name].node_id.cpu().numpy() * len(names) + place for place, name in enumerate(names)]
     return np.concatenate(ids)
@@ -162,7 +162,7 @@ def _with_rows(batch: Any, rows: Tensor, inverse: np.ndarray, node_types: tuple[
 
 
 def with_columns(batch: Any, columns: Mapping[str, Tensor]) -> Any:
-    """The batch with these columns, by type, appended to its nodes' features."""
+    """Returns the batch with these columns, given by node type, appended to the features of its nodes."""
     tables = node_tables(batch)
     return with_node_tables(
         batch,

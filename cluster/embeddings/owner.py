@@ -1,7 +1,8 @@
-"""The owner of a part of an embedding table's rows; it handles requests in any order of arrival.
+"""The owner of a part of an embedding table's rows. It handles requests in any order of arrival.
 
-The events of a table are a sequence: each step may keep the best weights, then save, then apply the step's gradients. An owner stores each event and
-performs it once, when all earlier ones are done. So its rows depend on the sequence alone. `docs/decisions/0073` says what each side keeps.
+The events of a table form a sequence. In each step the owner may keep the best weights, then may save, then applies the step's gradients. An owner stores
+each event and performs it once, after all earlier events. Therefore its rows depend only on the sequence. `docs/decisions/0073` describes the state of
+owners and workers.
 """
 
 import secrets
@@ -30,12 +31,12 @@ from graphmill.cluster.transport.embedding_messages import (
 )
 from graphmill.core.errors import ConfigError, StageError
 
-WAIT_S = 2.0  # longest wait of a request for what other workers have not sent yet; then the asker gets a status, and checks the owner
+WAIT_S = 2.0  # longest wait of a request for requests of other workers; then the sender gets a status, and checks the owner
 
 
 @dataclass(frozen=True)
 class _Pushed:
-    """Gradients that wait for the rest of their step."""
+    """Gradients of a part of a step. They wait until the gradients of the whole step have arrived."""
 
     rate: float
     after: int
@@ -43,21 +44,21 @@ class _Pushed:
 
 
 class TableOwner:
-    """Thread-safe. Rows are in memory only: a restarted owner has another `life`, begins at a checkpoint, and receives later requests again."""
+    """One owner; thread-safe. Rows are in memory only. A restarted owner has a new `life` (process id), loads a checkpoint, and receives later requests again."""
 
     def __init__(self, config: TableConfig, number: int = 0, num_owners: int = 1, life: int | None = None) -> None:
         self._config, self._place = config, (number, num_owners)
         self._life = life or secrets.randbits(48) + 1
         self._attempt = self._step = 0
         self._shard = TableShard(config, number, num_owners)
-        self._pushed: dict[int, dict[int, _Pushed]] = {}  # by step and first position
+        self._pushed: dict[int, dict[int, _Pushed]] = {}  # gradients by step and first position
         self._marks: dict[int, MarkTable] = {}  # not done yet, by number
-        self._last_mark = -1  # number of the last one done
+        self._last_mark = -1  # event number of the last mark that is done
         self._failure: str | None = None
         self._changed = threading.Condition()
 
     def answer(self, request: TableRequest) -> TableReply:
-        """The reply, after waiting up to `WAIT_S` for what other workers have still to send.
+        """Returns the reply. Waits up to `WAIT_S` for missing requests of other workers.
 
         Raises StageError for a request of an earlier attempt, and if the table cannot go on.
         """
@@ -75,7 +76,7 @@ class TableOwner:
                 self._changed.wait(left_s)
 
     def handle(self, request: TableRequest) -> TableReply:
-        """The reply without waiting."""
+        """Returns the reply without waiting."""
         if request.attempt < self._attempt:
             raise StageError(f"embedding table: attempt {request.attempt} has ended, {self._attempt} has begun")
         if isinstance(request, BeginTable):
@@ -118,11 +119,11 @@ class TableOwner:
         if request.folder:
             shard.load(Path(request.folder))
         self._shard, self._attempt, self._step, self._failure = shard, request.attempt, request.step, None
-        # Requests of other workers in this attempt are still needed: they are not sent again.
+        # Requests of other workers in this attempt are kept, because the workers do not send them again.
         self._last_mark = event_number(request.step, SAVE)
         self._pushed = {} if is_new else {s: nodes for s, nodes in self._pushed.items() if s >= request.step}
         self._marks = {} if is_new else {n: mark for n, mark in self._marks.items() if n > self._last_mark}
-        if not self._config.is_exact:  # they were applied on arrival, to rows that are lost
+        if not self._config.is_exact:  # they were applied on arrival, to rows that are now replaced
             for step in sorted(self._pushed):
                 for pushed in self._pushed[step].values():
                     self._update(step, pushed.rate, [pushed.node])
@@ -148,7 +149,7 @@ class TableOwner:
         self._advance()
 
     def _advance(self) -> None:
-        """Performs all events that are due, in order."""
+        """Performs all events whose turn has come, in order."""
         while self._mark() or self._apply():
             pass
 
@@ -169,7 +170,7 @@ class TableOwner:
         nodes = [of_step[start].node for start in sorted(of_step)]
         if sum(node.stop - node.start for node in nodes) < self._config.num_positions:
             return False
-        first = next(iter(of_step.values()))  # rate and mark are equal within a step
+        first = next(iter(of_step.values()))  # all parts of a step have the same rate and mark
         if first.after > self._last_mark:
             return False
         if self._config.is_exact:  # otherwise they were applied on arrival
@@ -179,7 +180,7 @@ class TableOwner:
         return True
 
     def _update(self, step: int, rate: float, nodes: Sequence[Node[SparseRows]]) -> None:
-        """A step of the optimizer on the sum of these nodes, block by block of ids, so that the whole sum is never in memory."""
+        """Makes an optimizer step with the sum of these nodes. It works on one block of ids at a time, so that the whole sum is never in memory."""
         ids = np.unique(np.concatenate([node.value.ids for node in nodes]))
         self._shard.add(ids)
         for block in in_blocks([node.value for node in nodes], ids, self._config.width):
@@ -194,6 +195,6 @@ class TableOwner:
             self._fail(" ".join(str(error).split()))
 
     def _fail(self, why: str) -> None:
-        """Raises this StageError now and for every later request of this attempt."""
+        """Raises a StageError with this reason, now and for every later request of this attempt."""
         self._failure = f"embedding table: {why}"
         raise StageError(self._failure)

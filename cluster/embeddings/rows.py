@@ -1,7 +1,7 @@
 """The rows of an embedding table that one owner holds: weights, the best epoch's weights, and the optimizer's state.
 
-An untouched row is a pure function of (seed, id, column) and takes no memory. Touched rows are kept in the order of their first use, in arrays whose
-pages the system allocates at first write. Files are npy arrays, one set per owner, and can be loaded by any number of owners.
+A row that no step has touched is a pure function of (seed, id, column) and takes no memory. Touched rows are kept in the order of their first use. The
+system allocates the pages of their arrays at the first write. A saved table has one set of npy files per owner; any number of owners can load it.
 """
 
 import math
@@ -15,9 +15,9 @@ from graphmill.cluster.embeddings.sparse_optimizers import SPARSE_OPTIMIZERS
 from graphmill.core.counter_random import derive_key, hash_counters, unit_interval
 from graphmill.core.errors import FormatError, StageError
 
-_ROW, _COLUMN, _OWNER = 0x726F77, 0x636F6C, 0x6F776E  # "row", "col", "own": separate the random streams
-_FEW = 4096  # new ids that are kept apart before they are merged, at least
-# Numbers that are computed at once: intermediate results fit into the cache, and take far less memory than a message.
+_ROW, _COLUMN, _OWNER = 0x726F77, 0x636F6C, 0x6F776E  # ASCII of "row", "col", "own": keys of three separate random streams
+_FEW = 4096  # new ids are merged into the large array when there are at least this many
+# Size of a block of computation: intermediate results fit into the CPU's cache, and take far less memory than a message.
 BLOCK_NUMBERS = 1 << 14
 
 
@@ -31,7 +31,7 @@ class TableConfig:
     num_nodes: int
     is_exact: bool
     num_positions: int
-    """Micro-batches of a step."""
+    """Number of micro-batches of a step."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class SparseRows:
 
 
 def add_rows(left: SparseRows, right: SparseRows) -> SparseRows:
-    """The sum by id; a row that one side lacks is taken from the other."""
+    """Adds the rows with equal ids. A row whose id is only in `left` or only in `right` stays as it is."""
     ids = np.union1d(left.ids, right.ids)
     values = np.zeros((len(ids), left.values.shape[1]), np.float32)
     values[np.searchsorted(ids, left.ids)] = left.values
@@ -55,7 +55,7 @@ def add_rows(left: SparseRows, right: SparseRows) -> SparseRows:
 
 
 def in_blocks(parts: Sequence[SparseRows], ids: np.ndarray, width: int) -> Iterator[list[SparseRows]]:
-    """Views of all parts, cut at the same ids: at the beginnings of `blocks_of` of `ids`, the union of the parts' ids."""
+    """Yields views of all parts, cut at the same ids. `ids` is the union of the parts' ids; the cuts are the first ids of its blocks (`blocks_of`)."""
     cuts = ids[[block.start for block in blocks_of(len(ids), width)]]
     places = [np.append(np.searchsorted(part.ids, cuts), len(part.ids)).tolist() for part in parts]
     for i in range(len(cuts)):
@@ -64,13 +64,13 @@ def in_blocks(parts: Sequence[SparseRows], ids: np.ndarray, width: int) -> Itera
 
 
 def blocks_of(count: int, width: int) -> Iterator[slice]:
-    """Slices of `count` rows with about `BLOCK_NUMBERS` numbers each."""
+    """Returns slices of `count` rows; each slice has about `BLOCK_NUMBERS` numbers."""
     most = max(1, BLOCK_NUMBERS // width)
     return (slice(first, min(first + most, count)) for first in range(0, count, most))
 
 
 def owner_of(ids: np.ndarray, num_owners: int) -> np.ndarray:
-    """int64: the owner of each row, by a hash of its id, which spreads any ids evenly."""
+    """int64: the owner of each row. A hash of the row's id chooses the owner, because a hash spreads any set of ids evenly."""
     return (hash_counters(_OWNER, ids) % np.uint64(num_owners)).astype(np.int64)
 
 
@@ -85,25 +85,25 @@ def initial_rows(seed: int, ids: np.ndarray, width: int) -> np.ndarray:
 
 
 def most_rows(num_nodes: int, num_owners: int) -> int:
-    """The most rows of one owner: its share of the ids plus six standard deviations of a hash's shares."""
+    """Returns a bound on the rows of one owner: the mean number of ids per owner plus six standard deviations of that number under the hash."""
     share = num_nodes / num_owners
     return min(num_nodes, math.ceil(share + 6 * math.sqrt(share)) + 8)
 
 
 def table_bytes(width: int, optimizer: str, num_nodes: int, num_owners: int = 1) -> int:
-    """Memory of the owner with the most rows, once all were touched: weights, best weights, state, and 20 bytes of ids per row."""
+    """Returns the memory of the owner with the most rows after all rows were touched: weights, best weights, state, and 20 bytes of ids per row."""
     return most_rows(num_nodes, num_owners) * (4 * width * (2 + SPARSE_OPTIMIZERS[optimizer].num_states) + 20)
 
 
 class RowIndex:
-    """Finds the place of an id's row: a sorted array of most ids and a small one of the newest, so that adding ids moves few."""
+    """Finds the place of an id's row. Most ids are in a large sorted array and the newest ids in a small one, so that adding ids moves few entries."""
 
     def __init__(self) -> None:
-        # (ids, their places): of most ids, and of the newest.
+        # (ids, places of their rows): first the large array of most ids, then the small array of the newest ids.
         self._parts = [(np.empty(0, np.int64), np.empty(0, np.int32))] * 2
 
     def find(self, ids: np.ndarray) -> np.ndarray:
-        """int64 [n]: places, -1 for unknown ids."""
+        """int64 [n]: the places of the ids' rows; -1 for unknown ids."""
         place = np.full(len(ids), -1, np.int64)
         for block in blocks_of(len(ids), 1):
             asked, of_asked = ids[block], place[block]
@@ -115,7 +115,7 @@ class RowIndex:
         return place
 
     def add(self, ids: np.ndarray, place: np.ndarray) -> None:
-        """Adds unknown ids."""
+        """Adds ids that are not in the index yet."""
         most, last = self._parts
         order = np.argsort(ids, kind="stable")
         last = _merged(last, (ids[order], place[order].astype(np.int32)))
@@ -127,7 +127,7 @@ class RowIndex:
 def _merged(
     older: tuple[np.ndarray, np.ndarray], newer: tuple[np.ndarray, np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Merges two parts of ascending ids and the places of their rows."""
+    """Merges two pairs (ascending ids, places of their rows)."""
     at = np.searchsorted(older[0], newer[0])
     return np.insert(older[0], at, newer[0]), np.insert(older[1], at, newer[1])
 
@@ -147,7 +147,7 @@ class TableShard:
         )
 
     def read(self, ids: np.ndarray, *, best: bool) -> np.ndarray:
-        """float32 [n, width], a copy."""
+        """float32 [n, width]: a copy of these rows."""
         place = self._index.find(ids)
         rows = (self._best if best else self._rows)[place]
         new = place < 0
@@ -156,7 +156,7 @@ class TableShard:
         return rows
 
     def update(self, step: int, rate: float, gradient: SparseRows) -> None:
-        """One step of the optimizer on these rows. If a step comes in several parts, call `add` with all its rows first."""
+        """Makes one optimizer step on these rows. If a step comes in several parts, call `add` with the ids of the whole step first."""
         place = self._places(gradient.ids)
         changed = [array[place] for array in (self._rows, *self._states)]
         self._optimizer.update(step, rate, gradient.values, *changed)
@@ -164,14 +164,14 @@ class TableShard:
             array[place] = values
 
     def add(self, ids: np.ndarray) -> None:
-        """Gives memory to rows that have none yet."""
+        """Allocates memory for those of these rows that have no memory yet."""
         self._places(ids)
 
     def keep_best(self) -> None:
         self._best[: self._num_rows] = self._rows[: self._num_rows]
 
     def save(self, folder: Path) -> None:
-        """Writes this owner's files; each appears whole, and the checkpoint syncs it. Raises OSError if that fails."""
+        """Writes this owner's files. Each file appears whole; the checkpoint syncs it later. Raises OSError if writing fails."""
         folder.mkdir(parents=True, exist_ok=True)
         for name, array in self._arrays().items():
             path = folder / f"table-{self._number:04d}-of-{self._num_owners:04d}.{name}.npy"
@@ -200,7 +200,7 @@ class TableShard:
         return {"ids": self._ids, "rows": self._rows, "best": self._best, **states}
 
     def _places(self, ids: np.ndarray) -> np.ndarray:
-        """The places of these rows; rows without memory get some."""
+        """Returns the places of these rows. Allocates memory for rows that have no memory yet."""
         place = self._index.find(ids)
         new = np.flatnonzero(place < 0)
         if not len(new):
@@ -222,10 +222,10 @@ class TableShard:
 
 @dataclass(frozen=True)
 class SavedShard:
-    """One owner's files, mapped."""
+    """The memory-mapped files of one owner."""
 
     path: Path
-    """The file of ids."""
+    """Returns the path of the file of ids."""
     ids: np.ndarray
 
     def array(self, name: str, width: int) -> np.ndarray:
@@ -240,7 +240,7 @@ class SavedShard:
 
 
 def saved_shards(folder: Path) -> Iterator[SavedShard]:
-    """All owners' files of a saved table, in order. Raises FormatError if files are missing or not of a table."""
+    """Opens all owners' files of a saved table, in order. Raises FormatError if files are missing or do not belong to a table."""
     paths = sorted(folder.glob("table-*-of-*.ids.npy"))
     expected = int(paths[0].name.split(".")[0].rpartition("-")[2]) if paths else 1
     if len(paths) != expected:
@@ -260,12 +260,12 @@ def _mapped(path: Path) -> np.ndarray:
 
 
 class SavedTable:
-    """A saved table for reading, its rows memory-mapped."""
+    """A saved table, opened for reading. Its rows are memory-mapped."""
 
     def __init__(
         self, folder: Path | None, width: int, seed: int, column: str = "best", node_types: tuple[str, ...] = ()
     ) -> None:
-        """`folder`: None if nothing is saved yet; `column`: "best", or "rows" of the newest step; `node_types`: a typed graph's types with rows.
+        """`folder`: None if no table is saved yet; `column`: "best" (best epoch) or "rows" (newest step); `node_types`: a typed graph's types with rows.
 
         Raises FormatError if the folder has no table.
         """

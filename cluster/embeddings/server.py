@@ -1,6 +1,7 @@
-"""One Ray actor per owner of an embedding table: it gives its server's endpoint, and Ray restarts it, on another host if its own is gone.
+"""Runs each owner of an embedding table in a Ray actor. The actor returns the endpoint of its server. Ray restarts the actor, on another host if its own
+host is gone.
 
-Rows are in memory only: workers send a restarted owner what it lacks (`graphmill.cluster.embeddings.client`).
+Rows are in memory only. The workers send the missing requests to a restarted owner (`graphmill.cluster.embeddings.client`).
 """
 
 import os
@@ -25,12 +26,12 @@ from graphmill.cluster.transport.connection import Endpoint
 from graphmill.cluster.transport.message_server import MessageServer
 from graphmill.samplers.access.array_pool import ArrayPool
 
-_MAPPED_BYTES = 1 << 17  # freed arrays from this size on go back to the system; smaller ones are reused
-_AT_ONCE = 1 << 12  # requests: waiting ones must not hold up the gradients that they wait for
+_MAPPED_BYTES = 1 << 17  # freed arrays of at least this size go back to the system; smaller arrays are reused
+_AT_ONCE = 1 << 12  # requests handled at the same time: many, because waiting requests must not block the gradients for which they wait
 
 
 class TableServer:
-    """The actor."""
+    """The Ray actor that holds one owner and its server."""
 
     def __init__(self, config: TableConfig, number: int, num_owners: int, options: ServerOptions) -> None:
         return_freed_blocks(_MAPPED_BYTES)
@@ -39,11 +40,11 @@ class TableServer:
         self._server: MessageServer | None = None
 
     def pid(self) -> int:
-        """The pid of the owner's process."""
+        """Returns the process id of the owner's process."""
         return os.getpid()
 
     def endpoint(self) -> Endpoint:
-        """The server's endpoint; the first call starts the server."""
+        """Returns the server's endpoint. The first call starts the server."""
         if self._server is None:
             host, options = get_node_ip_address(), self._options
             self._server = MessageServer(
@@ -54,7 +55,7 @@ class TableServer:
 
 @dataclass(frozen=True)
 class ServedOwners:
-    """Handles of all owners; small, and safe to send to workers."""
+    """Handles of all owners. The object is small and can be sent to workers."""
 
     handles: tuple[Any, ...]
     timeout_s: float
@@ -70,10 +71,10 @@ def _name(number: int) -> str:
 
 @contextmanager
 def served_owners(spec: TableSpec, num_positions: int, servers: ServerOptions) -> Iterator[ServedOwners]:
-    """The owners of a table, spread over the live hosts; they end with the block. Raises DeadlineError if one does not start in time."""
+    """Starts the owners of a table, spread over the live hosts, and ends them after the block. Raises DeadlineError if an owner does not start in time."""
     hosts, config = live_hosts(), spec.config(num_positions)
     num_owners = spec.options.owners or len(hosts)
-    # Like partition servers: no CPU, and a byte of memory, since Ray places an actor that reserves nothing at random.
+    # As for partition servers: no CPU, and one byte of memory, because Ray chooses a random host for an actor that reserves nothing.
     actor: Any = ray.remote(num_cpus=0, memory=1, max_restarts=-1, max_task_retries=-1)(TableServer)
     handles: list[Any] = []
     try:

@@ -1,4 +1,4 @@
-"""Sparse Adagrad and Adam: they update only the rows that a step has touched, and their state.
+"""Sparse Adagrad and Adam: update only the rows that a step has touched, and the state of these rows.
 
 The formulas are those of `torch.optim.Adagrad` on sparse gradients and of `torch.optim.SparseAdam`, elementwise in float32, with a row's gradient g, its
 weights w and the step's rate r:
@@ -7,8 +7,8 @@ weights w and the step's rate r:
     Adam, lazy (Kingma and Ba, arXiv:1412.6980):       m ← m + (1 - β₁)(g - m);  v ← v + (1 - β₂)(g² - v);
                                                        w ← w - r · √(1 - β₂ᵗ) / (1 - β₁ᵗ) · m / (√v + 1e-8)
 
-with β₁ = 0.9, β₂ = 0.999. t counts all steps of the run from 1, also those that did not touch the row. Every CPU rounds float32 additions, products,
-quotients and square roots the same way.
+with β₁ = 0.9, β₂ = 0.999. t counts all steps of the run from 1, including steps that did not touch the row. Every CPU rounds float32 additions, products,
+quotients and square roots in the same way.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,10 +21,10 @@ _BETA1, _BETA2 = 0.9, 0.999
 
 @dataclass(frozen=True)
 class SparseOptimizer:
-    """`update(step, rate, gradient, weight, *states)` changes weight and states, float32 [n, width] each, in place."""
+    """A sparse optimizer. `update(step, rate, gradient, weight, *states)` changes weight and states in place; each is float32 [n, width]."""
 
     num_states: int
-    """State numbers per weight, initially 0."""
+    """Number of state values per weight; each is initially 0."""
     update: Callable[..., None]
 
 

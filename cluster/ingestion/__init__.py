@@ -1,1 +1,1 @@
-"""Ingestion spread over Ray's workers. Imports: cluster.ray and below."""
+"""Ingests molecules in this process or in Ray tasks. Imports: cluster.ray and below."""

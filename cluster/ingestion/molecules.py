@@ -1,8 +1,8 @@
-"""Ingests molecules into Arrow shards, featurised chunk by chunk in this process or by Ray tasks. An interrupted ingestion can be continued.
+"""Ingests molecules into Arrow shards. This process or Ray tasks featurise one chunk after another. An interrupted ingestion can be continued.
 
-Life of a chunk: rows of the source → graphs with OGB's features → a piece in the destination, `pieces/<fingerprint>/`.
+The steps for a chunk: rows of the source → graphs with OGB's features → a piece in the destination, `pieces/<fingerprint>/`.
 When all pieces exist, they are joined to shards in the order of the source, a snapshot is published, and the pieces are removed.
-A chunk depends on source and chunk size alone. So the bytes do not depend on the workers, and pieces of a killed run are used again.
+A chunk depends only on the source and the chunk size. Therefore the bytes do not depend on the workers, and pieces of a killed run are used again.
 The fingerprint separates pieces of another source, chunk size or RDKit version.
 """
 
@@ -47,10 +47,10 @@ if TYPE_CHECKING:
     from ray import ObjectRef
 
 _PIECES_VERSION = 1
-_CHUNK_ROWS = 10_000  # of a pass over the source
-_SMALL_SET = 1000  # molecules: in a larger set, the hash leaves no part empty by chance (1 in 10^45)
-_STOP_S = 10.0  # after an error: longest wait for running chunks to end, and for hanging ones to be killed
-Progress = Callable[[str, int, int | None], None]  # stage, units done, units in all (None: unknown)
+_CHUNK_ROWS = 10_000  # chunk size of a pass over the source
+_SMALL_SET = 1000  # molecules; in a larger set the chance that the hash leaves a part empty is 1 in 10^45
+_STOP_S = 10.0  # after an error: longest wait for running chunks to end, and again for hanging chunks to be killed
+Progress = Callable[[str, int, int | None], None]  # stage, units done, total units (None: unknown)
 
 
 def ingest_molecules(
@@ -62,10 +62,10 @@ def ingest_molecules(
 ) -> GraphSetManifest:
     """Writes the molecules of `source` under `url` and returns the manifest. `session`: how to reach Ray, if it is needed.
 
-    Raises ConfigError if `url` cannot be used, DataError if the source cannot be read or has no molecule, StageError if a chunk's workers
-    died one after another, DeadlineError if no chunk came in time, FormatError if writing fails. The pieces then stay, and the next call
-    with the same source and url continues from them. Raises ConflictError if another process published at `url` meanwhile: both use the same
-    pieces of a source, and the first to publish removes them.
+    Raises ConfigError if `url` cannot be used, DataError if the source cannot be read or has no molecule, StageError if the workers of a chunk
+    died too often, DeadlineError if no chunk finished in time, FormatError if writing fails. After an error the pieces stay, and the next call
+    with the same source and url continues from them. Raises ConflictError if another process published at `url` in the meantime: both processes
+    use the same pieces of a source, and the first process that publishes removes the pieces.
     """
     options = options or MoleculeIngestOptions()
     report = progress or (lambda *_: None)
@@ -132,13 +132,13 @@ def _ingest_pieces(
         written = resplit(stored, shards, options.split, partial(_groups, source, murcko_scaffold))
     elif is_hashed and (info.num_rows or _SMALL_SET) < _SMALL_SET:
         written = fill_parts(stored, shards, partial(_groups, source, str.strip))
-    # Only published splits report which of their rows were rejected.
+    # Rejected rows are reported by split only if the source itself publishes the split.
     reported = (replace(each, split=0) for each in rejects) if options.split or is_hashed else rejects
     return write_graphs(url, *written, reported, overwrite=options.overwrite, scratch=options.scratch)
 
 
 def _groups(source: MoleculeSource, key: Callable[[str], str], row: np.ndarray) -> np.ndarray:
-    """int64 [n]: the same number for rows of the source (int64 [n]) with the same key of their SMILES."""
+    """int64 [n]: group ids of these rows of the source (int64 [n]). Rows are in the same group if `key` returns the same for their SMILES."""
     numbers: dict[str, int] = {}
     rows, groups = [], list[int]()
     for chunk in source.chunks(_CHUNK_ROWS):
@@ -148,7 +148,7 @@ def _groups(source: MoleculeSource, key: Callable[[str], str], row: np.ndarray) 
 
 
 class _Pieces:
-    """The pieces of a source's chunks: finds missing ones, and joins all."""
+    """The pieces of a source's chunks. Finds missing pieces, and joins all pieces."""
 
     def __init__(
         self, source: MoleculeSource, chunk_rows: int, filesystem: fsspec.AbstractFileSystem, folder: str
@@ -159,11 +159,11 @@ class _Pieces:
 
     @property
     def url(self) -> str:
-        """The folder's URL, for other processes."""
+        """Returns the folder's URL, which other processes can open."""
         return str(self._filesystem.unstrip_protocol(self.folder))
 
     def missing(self) -> Iterator[MoleculeRows]:
-        """Chunks without a piece. Reads the source to its end."""
+        """Yields the chunks that have no piece yet. Reads the source to its end."""
         names = list_pieces(self._filesystem, self.folder)
         for rows in self._source.chunks(self._chunk_rows):
             self._num_chunks = rows.index + 1
@@ -171,7 +171,7 @@ class _Pieces:
                 yield rows
 
     def shards(self, chunks_per_shard: int, rejects: list[Reject], progress: Progress) -> Iterator[pa.RecordBatch]:
-        """Pieces joined in order; their rejected rows are appended to `rejects`. Call it after `missing` has ended."""
+        """Joins the pieces to shards, in order. Rejected rows are appended to `rejects`. Call this method after `missing` has ended."""
         names = list_pieces(self._filesystem, self.folder)
         for start in range(0, self._num_chunks, chunks_per_shard):
             batches = []
@@ -214,19 +214,19 @@ def _featurise_missing(
             while tasks.running:
                 progress("featurise", tasks.wait() * options.chunk_rows, pieces.num_rows)
         finally:
-            if not ray_of_tasks.is_ours:  # the end of our own Ray ends its tasks
+            if not ray_of_tasks.is_ours:  # a Ray that this process started ends its tasks when it stops
                 tasks.stop()
 
 
 def featurise_piece(rows: MoleculeRows, folder_url: str) -> str:
-    """Featurises one chunk and writes its piece; returns the file's name."""
+    """Featurises one chunk, writes its piece and returns the file's name."""
     filesystem, folder = split_url(folder_url)
     return write_piece(filesystem, folder, rows.index, _featuriser().featurise(rows))
 
 
 @functools.lru_cache(maxsize=1)
 def _featuriser() -> Featuriser:
-    """One featuriser for all chunks of this process: it caches rows, and importing RDKit takes a while."""
+    """Returns the featuriser for all chunks of this process. It is made once, because it caches rows and importing RDKit is slow."""
     return Featuriser()
 
 
@@ -245,10 +245,10 @@ class _Tasks:
         self.running[self._task.remote(rows, self._folder_url)] = rows
 
     def stop(self) -> None:
-        """After an error: waits for running tasks, so that the next call can use their pieces, and kills hanging ones."""
+        """Ends the tasks after an error: waits for running tasks, so that the next call can use their pieces, and kills tasks that hang."""
         import ray
 
-        # If a task ends while Ray kills its worker, the worker may get another task, which dies with it. So a task that may still end is not killed.
+        # If a task ends while Ray kills its worker, the worker may get another task, which dies too. Therefore a task that may still end is not killed.
         hanging, timeout_s = list(self.running), min(_STOP_S, self._options.deadline_s)
         if hanging:
             _, hanging = ray.wait(hanging, num_returns=len(hanging), timeout=timeout_s)
@@ -259,7 +259,7 @@ class _Tasks:
         self.running.clear()
 
     def wait(self) -> int:
-        """Waits for one task; returns the number of finished tasks so far."""
+        """Waits until one task has finished. Returns the number of finished tasks so far."""
         import ray
 
         from graphmill.cluster.process.answers import answer
