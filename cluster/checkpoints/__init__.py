@@ -1,1 +1,1 @@
-"""Checkpoints: format, names, the newest valid one. Imports: cluster.embeddings, .runs and below."""
+"""Writes and reads checkpoints, and finds the newest valid checkpoint. Imports: cluster.embeddings, .runs and below."""

@@ -1,15 +1,15 @@
-"""A training checkpoint: tensors as safetensors, everything else as JSON. Nothing is pickled, so reading a checkpoint cannot run code.
+"""A training checkpoint holds tensors as safetensors and everything else as JSON. Nothing is pickled, so reading a checkpoint cannot run code.
 
     model.safetensors      weights after the last step
-    average.safetensors    their moving average, if the run keeps one
-    best.safetensors       weights of the best validation score so far (averaged, if the run keeps an average)
+    average.safetensors    moving average of the weights, if the run keeps an average
+    best.safetensors       weights of the epoch with the best validation score so far (averaged weights, if the run keeps an average)
     optimizer.safetensors  optimizer state, by parameter index
     table-….npy            each owner's rows, best rows and state of an embedding table (`graphmill.cluster.embeddings.rows`)
-    config.json            the model's configuration: it and a file of weights rebuild the model
+    config.json            the model's configuration, which rebuilds the model together with a file of weights
     state.json             format version, position, scores, the model's configuration again, and every file's SHA-256
 
-A checkpoint appears under its name whole and synced. Dropout, sampling and the learning rate are functions of (seed, epoch, step,
-position), so no state of a random generator is saved.
+A checkpoint gets its final name only when all its files are written and synced. Dropout, sampling and the learning rate are functions of
+(seed, epoch, step, position). Therefore no state of a random generator is saved.
 """
 
 import hashlib
@@ -33,14 +33,14 @@ from graphmill.core.files.small_files import read_small
 from graphmill.storage.filesystem.fsync import sync_file
 from graphmill.storage.format.arrow_files import file_digest
 
-CHECKPOINT_VERSION = 2  # version 1, without digests and positions within an epoch, can still be read
+CHECKPOINT_VERSION = 2  # version 1 has no digests and no positions within an epoch; it can still be read
 
-DATA = "labels, splits and features"  # key of their digest in a run's identity
-# Keys that older checkpoints lack: the seed of classic models, the local block of GECO over many graphs. The shapes of the weights show a difference.
+DATA = "labels, splits and features"  # the digest of this data has this key in a run's identity
+# Older checkpoints do not have these keys: the seed of classic models, the local block of GECO over many graphs. The shapes of the weights show a difference.
 _LATER_IN_MODEL = ("seed", "local")
 _LATER_IN_RUN = (DATA, "evaluation", "micro_batches")
 
-# Names of the files of a checkpoint and of the best weights. Only these are removed.
+# Names of the files of a checkpoint and of the best weights. Only files with these names are removed.
 OURS = re.compile(
     r"(model|average|best|optimizer)\.safetensors|(config|state)\.json|table-\d{4,}-of-\d{4,}\.[a-z0-9]+\.npy"
 )
@@ -50,11 +50,11 @@ _MOMENTS = ("step", "exp_avg", "exp_avg_sq")  # AdamW's state of a parameter
 
 @dataclass(frozen=True)
 class EpochProgress:
-    """Progress within an epoch: all that the epoch's record needs, except the weights."""
+    """The progress within an epoch. It holds everything that the epoch's record needs, except the weights."""
 
     step: int  # optimizer steps done
-    position: Mapping[str, int | str]  # of the loader, with its fingerprint (`Loader.state_dict`)
-    sums: tuple[tuple[float, ...], ...]  # of each position, in order of positions
+    position: Mapping[str, int | str]  # the loader's position and fingerprint (`Loader.state_dict`)
+    sums: tuple[tuple[float, ...], ...]  # the sums of each position, in order of positions
     spent: Mapping[str, float]  # rank 0's measurements so far
 
 
@@ -67,8 +67,8 @@ class TrainState:
     best_score: float | None  # None: not validated yet
     identity: Mapping[str, Any]  # must stay the same when the run is resumed: data, split, metric, scoring, seed
     model_config: Mapping[str, Any]  # the model's configuration, as plain values
-    part: EpochProgress | None = None  # within `next_epoch`; None: that epoch has not begun
-    since_best: int = 0  # validations since the best one (for early stopping)
+    part: EpochProgress | None = None  # progress within `next_epoch`; None: that epoch has not begun
+    since_best: int = 0  # validations since the best score (for early stopping)
     table_step: int = 0  # optimizer steps that the embedding table has taken
     own: str = ""  # JSON: state of the user's own scheduler and callbacks; empty: there are none
 
@@ -85,23 +85,23 @@ class TrainState:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A checkpoint in memory, so that training can go on while it is written."""
+    """A checkpoint in memory. Training can go on while the checkpoint is written."""
 
     state: TrainState
     model: Mapping[str, torch.Tensor]
     best: Mapping[str, torch.Tensor]
     moments: Mapping[str, torch.Tensor]
     average: Mapping[str, torch.Tensor] | None = field(default=None)
-    table: Path | None = None  # folder with the owners' files of an embedding table; the files are moved from there
+    table: Path | None = None  # folder with the owners' files of an embedding table; the files are moved into the checkpoint
 
 
 def moments_of(optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
-    """The optimizer's state by parameter index and name; the tensors are not copied."""
+    """Returns the optimizer's state; a key is "parameter index.name". The tensors are not copied."""
     states = optimizer.state_dict()["state"].items()
     every = {f"{index}.{name}": value for index, values in states for name, value in values.items()}
     if isinstance(optimizer, torch.optim.Adam):
         return every
-    # Another optimizer makes None entries anew. Its Python numbers become tensors in a checkpoint.
+    # Any other optimizer creates its None entries again. Its Python numbers become tensors in a checkpoint.
     moments = {name: value for name, value in every.items() if value is not None}
     for name, value in moments.items():
         if isinstance(value, int | float):
@@ -114,7 +114,7 @@ def moments_of(optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
 
 
 def write_files(directory: Path, snapshot: Snapshot) -> None:
-    """Writes a checkpoint's files to an empty folder, synced. Raises OSError if that fails, StageError if a table's files are missing."""
+    """Writes a checkpoint's files to an empty folder and syncs them. Raises OSError if writing fails, StageError if a table's files are missing."""
     state = snapshot.state
     files = (
         ("model", snapshot.model),
@@ -127,7 +127,7 @@ def write_files(directory: Path, snapshot: Snapshot) -> None:
             whole = {name: tensor.contiguous() for name, tensor in tensors.items()}
             try:
                 save_file(whole, directory / f"{file}.safetensors")
-            except SafetensorError as error:  # also reports a full disk, as text
+            except SafetensorError as error:  # safetensors reports a full disk with this error too, as text
                 raise OSError(f"{directory / file}.safetensors: {error}") from error
     (directory / "config.json").write_text(json.dumps(dict(state.model_config), indent=1, default=str) + "\n")
     if snapshot.table is not None:
@@ -136,7 +136,7 @@ def write_files(directory: Path, snapshot: Snapshot) -> None:
 
 
 def _move_table(table: Path, directory: Path) -> None:
-    """Moves the owners' files. Raises StageError if the files of an owner are missing."""
+    """Moves the owners' files into the checkpoint. Raises StageError if the files of an owner are missing."""
     try:
         for _ in saved_shards(table):
             pass
@@ -150,7 +150,7 @@ def _move_table(table: Path, directory: Path) -> None:
 
 
 def _write_body(directory: Path, body: Mapping[str, Any]) -> None:
-    """Writes state.json with its own digest, which reveals a changed number."""
+    """Writes state.json with a digest of its own content. The digest reveals a changed number."""
     plain = json.loads(json.dumps(dict(body), default=str, allow_nan=False))
     path = directory / "state.json"
     path.write_text(json.dumps(plain | {"digest": _body_digest(plain)}, indent=1) + "\n")
@@ -162,9 +162,9 @@ def _body_digest(body: Mapping[str, Any]) -> str:
 
 
 def write_best(directory: Path, checkpoint: Path) -> None:
-    """Writes a checkpoint's best weights to an empty folder, synced, as `model.safetensors`."""
+    """Writes a checkpoint's best weights to an empty folder as `model.safetensors`, and syncs the folder."""
     shutil.copy(checkpoint / "best.safetensors", directory / "model.safetensors")
-    if (checkpoint / "config.json").exists():  # checkpoints of version 1 may have none
+    if (checkpoint / "config.json").exists():  # checkpoints of version 1 may have no digests
         shutil.copy(checkpoint / "config.json", directory / "config.json")
     for path in (*checkpoint.glob("table-*.ids.npy"), *checkpoint.glob("table-*.best.npy")):
         shutil.copy(path, directory / path.name)
@@ -193,7 +193,7 @@ def _synced_digests(directory: Path) -> dict[str, str]:
 
 
 def verify_checkpoint(directory: Path) -> None:
-    """Raises FormatError naming the first file that is not as it was saved. Checkpoints of version 1 have no digests."""
+    """Raises FormatError that names the first file that was changed since it was saved. Checkpoints of version 1 have no digests."""
     body = _state_body(directory)
     digests = body.get("sha256", {} if body["format_version"] == 1 else None)
     if not isinstance(digests, dict):
@@ -216,12 +216,12 @@ def verify_checkpoint(directory: Path) -> None:
 
 
 def load_state(directory: Path) -> TrainState:
-    """The checkpoint's state. Raises FormatError if it is missing, broken or of another version."""
+    """Reads the checkpoint's state. Raises FormatError if the state is missing, broken or of another version."""
     return parse_state(_state_text(directory), str(directory / "state.json"))
 
 
 def parse_state(content: bytes, path: str) -> TrainState:
-    """The state in a state.json with this content. Raises FormatError if it is broken or of another version."""
+    """Parses the content of a state.json. Raises FormatError if the content is broken or of another version."""
     try:
         return TypeAdapter(TrainState).validate_python(_parse_body(content, path))
     except ValidationError as error:
@@ -259,7 +259,7 @@ def _parse_body(content: bytes, path: str) -> dict[str, Any]:
 def check_continues(
     state: TrainState, model_config: Mapping[str, Any], identity: Mapping[str, Any], epochs: int, where: str
 ) -> None:
-    """Raises ConfigError naming the differences if the checkpoint is not of this run."""
+    """Raises ConfigError if the checkpoint is not of this run; the message names the differences."""
     for kind, theirs, ours, later in (
         ("another architecture", state.model_config, model_config, _LATER_IN_MODEL),
         ("another run", state.identity, identity, _LATER_IN_RUN),
@@ -288,7 +288,7 @@ def load_weights(path: Path, model: torch.nn.Module) -> None:
 
 
 def parse_weights(content: bytes, path: str, model: torch.nn.Module) -> None:
-    """Like `load_weights`, from the content of the file."""
+    """Does the same as `load_weights`, with the content of the file instead of its path."""
     try:
         tensors = load(content)
     except SafetensorError as error:
@@ -319,7 +319,7 @@ def load_optimizer(path: Path, optimizer: torch.optim.Optimizer) -> None:
     """Loads the optimizer's state written by `write_files`. Raises FormatError if it does not fit this optimizer's parameters."""
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     by_index = {str(index): parameter for index, parameter in enumerate(parameters)}
-    is_adam = isinstance(optimizer, torch.optim.Adam)  # another optimizer has tensors of any name and shape
+    is_adam = isinstance(optimizer, torch.optim.Adam)  # an optimizer that is not AdamW has tensors of any name and shape
     kinds = ", ".join(_MOMENTS) if is_adam else "a state"
     state: dict[int, dict[str, torch.Tensor]] = {}
     for key, value in _load_file(path).items():

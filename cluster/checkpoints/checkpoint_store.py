@@ -1,7 +1,8 @@
-"""A run's checkpoints, in a folder that its nodes share or on an object store: the same methods for both.
+"""Stores a run's checkpoints in a folder that its nodes share, or on an object store. The methods are the same for both.
 
-In a folder a checkpoint is synced and renamed into place. On a store it is a prefix `train/<name>/` of objects; `state.json` is written last and removed first,
-and without it there is no checkpoint. Every file is checked against the digests in `state.json` before it is used.
+In a folder a checkpoint is synced and then renamed to its final name. On a store a checkpoint is all objects with the prefix `train/<name>/`.
+There `state.json` is written last and removed first, and a prefix without `state.json` is no checkpoint. Every file is checked against the
+digests in `state.json` before the file is used.
 """
 
 import os
@@ -34,14 +35,14 @@ _STATE = "state.json"
 
 
 def checkpoints_of(run: RunStore, deadline_s: float = DEADLINE_S) -> "Checkpoints":
-    """The checkpoints of a run, local or on a store. `deadline_s`: of a request to a store."""
+    """The checkpoints of a run, local or on a store. `deadline_s`: the deadline of a request to a store."""
     return Checkpoints(replace(run.child(TRAIN), deadline_s=deadline_s))
 
 
 def keep_best_of(checkpoint: Path, run: RunStore) -> None:
     """Replaces the run's best weights with those in `checkpoint`, a folder on this host.
 
-    On a store `state.json` is removed first and written last, so a reader never finds a mixture of old and new files.
+    On a store `state.json` is removed first and written last. Therefore a reader never finds a mixture of old and new files.
     """
     with _staged(run, BEST, f".{BEST}.tmp") as folder:
         write_best(folder, checkpoint)
@@ -50,7 +51,7 @@ def keep_best_of(checkpoint: Path, run: RunStore) -> None:
             _publish(run, folder, BEST)
             return
         best, old = run.folder / BEST, run.folder / f".{BEST}.old"
-        if old.exists() and not best.exists():  # a kill came between the two renames
+        if old.exists() and not best.exists():  # an earlier driver was killed between the two renames
             old.rename(best)
         _retire(old, best)
         if best.exists():
@@ -60,7 +61,7 @@ def keep_best_of(checkpoint: Path, run: RunStore) -> None:
 
 
 def run_disk_full(run: RunStore) -> str | None:
-    """A message if the disk of the run's directory (or of the driver's working folder) has no room for another checkpoint; else None."""
+    """Returns a message if the disk of the run's directory (or of the driver's working folder) has no room for another checkpoint; else None."""
     train = run.folder / TRAIN
     newest = next(iter(Checkpoints(RunStore.of(train)).names()), None)
     return full_disk(run.folder, 0 if newest is None else sum(p.stat().st_size for p in (train / newest).rglob("*")))
@@ -68,16 +69,16 @@ def run_disk_full(run: RunStore) -> str | None:
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """The checkpoints of one run, in the folder `store`. Files from an object store are copied to a temporary folder on the host for the length of a block."""
+    """The checkpoints of one run, in the folder `store`. Files from an object store are copied to a temporary folder, which is removed after the block."""
 
     store: RunStore
 
     def names(self) -> list[str]:
-        """Names of the checkpoints that were written to the end (they may be damaged since), newest first."""
+        """Returns the names of the completely written checkpoints, newest first. A checkpoint may have been damaged after it was written."""
         return [name for name in self._folders() if _STATE in self.store.names(name)]
 
     def state(self, name: str) -> TrainState:
-        """The state of a checkpoint. Raises FormatError if it is damaged."""
+        """Reads the state of a checkpoint. Raises FormatError if the state is damaged."""
         path = self.store.below(name, _STATE)
         content = self.store.read(f"{name}/{_STATE}")
         if content is None:
@@ -85,13 +86,14 @@ class Checkpoints:
         return parse_state(content, path)
 
     def look(self, damaged: list[str]) -> str | None:
-        """Name of the newest valid checkpoint. On a store it reads only state.json. The errors of newer ones are appended to `damaged`."""
+        """Returns the name of the newest valid checkpoint. On a store this reads only state.json. The errors of newer checkpoints are appended to `damaged`."""
         return next((name for name in self.names() if self._is_whole(name, damaged)), None)
 
     @contextmanager
     def newest(self, damaged: list[str], latest: tuple[int, int] | None = None) -> Iterator[tuple[str, Path] | None]:
-        """Name and folder (as from `opened`) of the newest valid checkpoint; None if there is none. The errors of newer ones are appended to
-        `damaged`. `latest`: the last (epoch, step) that the checkpoint may have."""
+        """Yields the name and the folder (as `opened` does) of the newest valid checkpoint, or None if no checkpoint is valid.
+
+        The errors of newer checkpoints are appended to `damaged`. `latest`: checkpoints after this (epoch, step) are ignored."""
         with ExitStack() as held:
             newest = None
             for name in self.names():
@@ -105,7 +107,7 @@ class Checkpoints:
 
     @contextmanager
     def opened(self, name: str) -> Iterator[Path]:
-        """A folder on this host with the checkpoint's files. Raises FormatError if a file is not as it was saved or cannot be copied here."""
+        """Yields a folder on this host with the checkpoint's files. Raises FormatError if a file was changed since it was saved or cannot be copied here."""
         own = [file for file in self.store.names(name) if OURS.fullmatch(file)]
         with self.store.child(name).at_hand(*own) as folder:
             verify_checkpoint(folder)
@@ -113,7 +115,7 @@ class Checkpoints:
             yield folder
 
     def unused_name(self, name: str) -> str:
-        """`name`, or `name+1` …: a name is never used twice, so nobody writes to a checkpoint that another process may read."""
+        """Returns `name`, or `name+1` … if the name exists. A name is never used twice, so nobody writes to a checkpoint that another process may read."""
         taken, unused, number = set(self.store.names()), name, 0
         while unused in taken:
             number += 1
@@ -121,13 +123,13 @@ class Checkpoints:
         return unused
 
     def save(self, name: str, snapshot: Snapshot) -> None:
-        """Writes a new checkpoint. Raises OSError if that fails; then the checkpoint does not exist."""
+        """Writes a new checkpoint. Raises OSError if writing fails; then the checkpoint does not exist."""
         with _staged(self.store, name, f".{name}.{os.getpid()}.tmp") as folder:
             write_files(folder, snapshot)
             _publish(self.store, folder, name)
 
     def sweep(self, keep: int) -> None:
-        """Removes what interrupted writers left, and checkpoints older than the newest `keep` valid ones. Nobody may write at the same time."""
+        """Removes unfinished files of interrupted writers, and checkpoints older than the newest `keep` valid checkpoints. Nobody may write at the same time."""
         if self.store.is_local:
             for path in self.store.folder.glob(".epoch-*.tmp"):
                 shutil.rmtree(path, ignore_errors=True)
@@ -136,16 +138,16 @@ class Checkpoints:
             files = self.store.names(name)
             if num_kept < keep and _STATE in files and self._is_whole(name, []):
                 num_kept += 1
-            elif num_kept or _STATE not in files:  # a damaged one that is older than a valid one is never read
+            elif num_kept or _STATE not in files:  # a damaged checkpoint that is older than a valid checkpoint is never read
                 with suppress(OSError):
                     _remove(self.store, name, files)
 
     def _folders(self) -> list[str]:
-        """The folders with a checkpoint's name, newest first. Other names are not ours."""
+        """Returns the folders with a checkpoint's name, newest first. Folders with other names were not made by Graphmill."""
         return sorted((name for name in self.store.names() if NAME.fullmatch(name)), reverse=True)
 
     def _is_whole(self, name: str, damaged: list[str]) -> bool:
-        """Whether the checkpoint is as it was saved; on a store only its state is checked. Its error is appended to `damaged`."""
+        """Returns whether the checkpoint is unchanged since it was saved. On a store only the state is checked. An error is appended to `damaged`."""
         try:
             if self.store.is_local:
                 verify_checkpoint(self.store.folder / name)
@@ -158,7 +160,7 @@ class Checkpoints:
 
 @contextmanager
 def _staged(run: RunStore, name: str, beside: str) -> Iterator[Path]:
-    """An empty folder on this host for the files of the run's folder `name`, removed after the block. In a local run it is called `beside`."""
+    """Yields an empty folder on this host for the files of the run's folder `name`, and removes it after the block. In a local run it is named `beside`."""
     if not run.is_local:
         with run.child(name).scratch() as folder:
             yield folder
@@ -173,7 +175,7 @@ def _staged(run: RunStore, name: str, beside: str) -> Iterator[Path]:
 
 
 def _publish(run: RunStore, staged: Path, name: str) -> None:
-    """Publishes these files as the run's new folder `name`. Raises OSError if that fails; then the folder does not exist."""
+    """Publishes the files of `staged` as the run's new folder `name`. Raises OSError if publishing fails; then the folder does not exist."""
     if run.is_local:
         staged.rename(run.folder / name)
         sync_file(run.folder)
@@ -183,19 +185,20 @@ def _publish(run: RunStore, staged: Path, name: str) -> None:
         for file in files:
             run.put(staged / file, f"{name}/{file}")
     except OSError:
-        with suppress(OSError):  # what stays is no checkpoint; the next sweep removes it
+        with suppress(OSError):  # the remaining files are no checkpoint; the next `sweep` removes them
             _remove(run, name, files)
         raise
 
 
 def _remove(run: RunStore, name: str, files: list[str]) -> None:
-    """Removes the files that are ours, state.json first: without it there is no checkpoint. It may exist though its writer got no answer."""
+    """Removes the files that Graphmill wrote. state.json is removed first, because it makes the folder a checkpoint: it may exist although its writer got no
+    answer."""
     run.remove([f"{name}/{_STATE}"])
     run.remove([f"{name}/{file}" for file in files if OURS.fullmatch(file) and file != _STATE])
 
 
 def _retire(old: Path, best: Path) -> None:
-    """Removes earlier best weights. Files of others in their folder move to the folder of the new ones."""
+    """Removes earlier best weights. All other files of the old folder move to the folder of the new best weights."""
     if old.is_dir():
         for path in [path for path in old.iterdir() if not OURS.fullmatch(path.name)]:
             path.rename(best / path.name)

@@ -1,1 +1,1 @@
-"""What a worker trains and scores on: loaders, kept batches, served nodes. Imports: cluster.serving, .tasks and below."""
+"""The data on which a worker trains and scores: loaders, kept batches, nodes from partition servers. Imports: cluster.serving, .tasks and below."""

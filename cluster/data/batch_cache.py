@@ -1,4 +1,4 @@
-"""The batches of an evaluation, which are the same every time: read once and kept if all of them fit."""
+"""Keeps the batches of an evaluation on the device if all of them fit, because every evaluation has the same batches."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -8,7 +8,7 @@ from graphmill.samplers.loading.loader import Loader
 
 
 class BatchCache:
-    """A rank's batches of a loader whose epochs are all equal. They stay on the device if all of them take at most `max_bytes`."""
+    """One rank's batches from a loader whose epochs are all equal. The batches stay on the device if all of them take at most `max_bytes`."""
 
     def __init__(self, loader: Loader, max_bytes: int) -> None:
         self._loader, self._max_bytes = loader, max_bytes
@@ -19,7 +19,7 @@ class BatchCache:
         return self._loader.positions
 
     def epoch(self, epoch: int) -> Iterator[Any]:
-        """The loader's batches of an epoch. If the loader raises, nothing is kept."""
+        """Yields the loader's batches of an epoch. If the loader raises an error, no batch is kept."""
         if self._kept is not None:
             yield from self._kept
             return

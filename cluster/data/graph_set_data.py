@@ -1,4 +1,4 @@
-"""Many graphs as training data: `graphmill.cluster.data.training_data.TrainingData` of a stored set."""
+"""Makes a stored set of many graphs the training data of a run (`graphmill.cluster.data.training_data.TrainingData`)."""
 
 import socket
 from dataclasses import dataclass, replace
@@ -29,7 +29,7 @@ class GraphSplitOptions:
 
 
 class OpenGraphs:
-    """A set of many graphs. The targets are the graphs' targets (or the chosen columns), or the labels of the graphs' nodes or pairs."""
+    """A set of many graphs. The targets are the graphs' targets (all or the chosen columns), or the labels of the graphs' nodes or pairs."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class OpenGraphs:
         return graph_labels(batch.target) if self._labels else batch.target
 
     def ids(self, batch: TorchGraphBatch) -> Tensor:
-        """int64 [g]: rows of the source; of labelled nodes or pairs their numbers in the set, graph after graph."""
+        """int64 [g]: rows of the source. For labelled nodes or pairs: their positions in the set, counted graph after graph."""
         return torch.from_numpy(predicted_ids(self.store, batch.graph_id.cpu().numpy()))
 
     def sizes(self, batch: TorchGraphBatch) -> tuple[int, int]:
@@ -87,13 +87,13 @@ class OpenGraphs:
 
 @dataclass(frozen=True)
 class PinnedGraphs:
-    """Names one snapshot of a set of graphs, for other processes."""
+    """Identifies one snapshot of a set of graphs for other processes."""
 
     url: str
     snapshot: int
 
     def open(self) -> StoredGraphs:
-        """Raises ConfigError if this host does not have the set."""
+        """Opens the set. Raises ConfigError if this host does not have the set."""
         if not has_graph(self.url):
             raise ConfigError(
                 f"{self.url} on {socket.gethostname()}: expected the run's graphs, found none; keep them where all hosts see them, in a "
@@ -104,14 +104,14 @@ class PinnedGraphs:
 
 @dataclass(frozen=True)
 class GraphData:
-    """A store of many graphs, and the columns of its targets that are used (None: all)."""
+    """A store of many graphs, and the target columns that are used (None: all)."""
 
     store: StoredGraphs | PinnedGraphs
     columns: tuple[int, ...] | None = None
     labels: bool = False  # the only column holds class numbers
-    stamps: FileStamps | None = None  # of the store's files when the run began
+    stamps: FileStamps | None = None  # stamps of the store's files at the beginning of the run
 
-    def __reduce__(self):  # pickled by name; the receiving process opens it
+    def __reduce__(self):  # the pickle holds only the name; the receiving process opens the store
         store = self.store
         if isinstance(store, StoredGraphs):
             store = PinnedGraphs(absolute_url(store.url), store.manifest.snapshot)
@@ -124,7 +124,7 @@ class GraphData:
 
 
 def predicted_ids(store: StoredGraphs, graph: np.ndarray) -> np.ndarray:
-    """int64: permanent ids of the predicted graphs, nodes or pairs of these graphs, in order."""
+    """int64: permanent ids of the predictions for these graphs, in order. A prediction is of a graph, a node or a pair."""
     ptr = _predicted_ptr(store)
     if ptr is None:
         return store.original_id[graph]
@@ -134,7 +134,7 @@ def predicted_ids(store: StoredGraphs, graph: np.ndarray) -> np.ndarray:
 
 
 def predicted_places(store: StoredGraphs, ids: np.ndarray) -> dict[str, np.ndarray]:
-    """The meaning of ids of labelled nodes or pairs, as columns: the graph's row in the source, and the node or nodes within it. Empty for graphs."""
+    """Returns columns that explain the ids of labelled nodes or pairs: the graph's row in the source, and the node or nodes in that graph. Empty for graphs."""
     ptr = _predicted_ptr(store)
     if ptr is None:
         return {}
@@ -150,11 +150,11 @@ def predicted_places(store: StoredGraphs, ids: np.ndarray) -> dict[str, np.ndarr
 
 
 def _predicted_ptr(store: StoredGraphs) -> np.ndarray | None:
-    """int64 [num_graphs + 1]: number of each graph's first predicted node or pair; None: the graphs themselves are predicted."""
+    """int64 [num_graphs + 1]: the position of each graph's first predicted node or pair. None: the graphs themselves are predicted."""
     labelled = store.manifest.labelled
     return None if labelled is None else pointers(store.num_nodes if labelled == "nodes" else store.num_pairs)
 
 
 def graph_labels(target: Tensor) -> Tensor:
-    """Class numbers [g, 1], as stores hold them, to labels int64 [g]; unknown ones (NaN) become -1."""
+    """Converts class numbers [g, 1], as stores hold them, to labels int64 [g]. Unknown classes (NaN) become -1."""
     return target.squeeze(1).nan_to_num(nan=-1.0).long()

@@ -1,4 +1,4 @@
-"""One partitioned graph behind its servers, as training data. The servers themselves do not import torch."""
+"""Makes one partitioned graph, which servers hold, the training data of a run. The servers themselves do not import torch."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from graphmill.samplers.access.traffic import Traffic
 
 
 class _RanksFiles:
-    """The files that this rank checks: those that it reads, and every `world_size`-th of the others."""
+    """Chooses the files that this rank checks: the files that it reads, and every `world_size`-th of the remaining files."""
 
     def __init__(self, servers: PartitionServers) -> None:
         self._files = ServedFiles(servers)
@@ -22,7 +22,7 @@ class _RanksFiles:
 
 @dataclass(frozen=True)
 class ServedNodes:
-    """Handles of a graph's servers; small, and safe to send to workers."""
+    """Handles of a graph's servers. The object is small and can be sent to workers."""
 
     servers: PartitionServers
 

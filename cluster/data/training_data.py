@@ -1,6 +1,6 @@
-"""The source of a run's batches: one partitioned graph (behind servers: cluster/data/served_nodes.py) or many graphs (cluster/data/graph_set_data.py).
+"""The source of a run's batches: one partitioned graph (from servers: cluster/data/served_nodes.py) or many graphs (cluster/data/graph_set_data.py).
 
-The trainer sees only these protocols: it gets a sampler for its options, turns the sampler's batches into tensors, and reads the targets.
+The trainer uses only these protocols. It gets a sampler for its options, turns the sampler's batches into tensors, and reads the targets.
 """
 
 from dataclasses import dataclass
@@ -23,18 +23,18 @@ from graphmill.storage.replicas.file_stamps import FileStamps, take_stamps
 
 
 class OpenData(Protocol):
-    """Data opened by one process."""
+    """The data of a run, opened by one process."""
 
     def sampler(self, options: Any, num_ranks: int) -> Sampler:
-        """The sampler with these options."""
+        """Makes the sampler with these options."""
         ...
 
     def collate(self, minibatch: Any) -> Any:
-        """The sampler's batch as tensors."""
+        """Converts the sampler's batch to tensors."""
         ...
 
     def target(self, batch: Any) -> Tensor:
-        """The targets of the model's predictions for this batch."""
+        """Returns the targets of the model's predictions for this batch."""
         ...
 
     def ids(self, batch: Any) -> Tensor:
@@ -46,11 +46,11 @@ class OpenData(Protocol):
         ...
 
     def split_codes(self, batch: Any) -> Tensor | None:
-        """int8: the split (graphmill.storage.format.source.SPLITS) of each prediction; None if a batch is of one split."""
+        """int8: the split (graphmill.storage.format.source.SPLITS) of each prediction; None if all predictions of a batch belong to one split."""
         ...
 
     def near_middle(self) -> float:
-        """The middle of the data that this process reads itself, as a fraction (0 to 1) of all stored data."""
+        """Returns the position of the middle of the data that this process reads itself, as a fraction (0 to 1) of all stored data."""
         ...
 
     def check(self) -> None:
@@ -63,13 +63,13 @@ class OpenData(Protocol):
 
 
 class TrainingData(Protocol):
-    """A small value that the driver sends to every worker."""
+    """A small value that the driver sends to every worker, which opens the data with it."""
 
     def open(self) -> OpenData: ...
 
 
 class CheckedFiles(Protocol):
-    """The files that a process reads for its batches."""
+    """Checks the files that a process reads for its batches."""
 
     def check_untouched(self) -> None:
         """Raises FormatError naming a file that was changed since it was opened."""
@@ -77,7 +77,7 @@ class CheckedFiles(Protocol):
 
 
 class OpenNodes:
-    """One graph, plain or typed, through its router. Targets are the roots' labels: a class each, or answers (`answers`); for links 1 (a link) or 0."""
+    """One graph, plain or typed, read through its router. Targets are the roots' labels: one class per root, or answers (`answers`); for links 1 or 0."""
 
     def __init__(
         self, router: Router | TypedRouter, files: CheckedFiles | None = None, traffic: Traffic | None = None
@@ -107,7 +107,7 @@ class OpenNodes:
         return batch.predicted_split
 
     def near_middle(self) -> float:
-        """As a fraction of the stored nodes."""
+        """Returns the middle as a fraction of the stored nodes."""
         sizes = self.router.partition_sizes / self.router.partition_sizes.sum()
         near, middles = sizes * self.router.is_near, np.cumsum(sizes) - sizes / 2
         return float(np.average(middles, weights=near)) if near.any() else 0.5
@@ -125,11 +125,11 @@ class StoredNodes:
     """One partitioned graph, plain or typed, that each process opens and reads itself."""
 
     graph: PinnedGraph
-    stamps: FileStamps  # of its files when they were verified
+    stamps: FileStamps  # stamps of the graph's files when they were verified
 
     @classmethod
     def of(cls, graph: StoredGraph | TypedGraph, *, verify: bool = True) -> "StoredNodes":
-        """Raises FormatError naming a file that is missing or, with `verify`, differs from its manifest."""
+        """Opens the graph. Raises FormatError that names a file that is missing or, with `verify`, differs from its manifest."""
         stamps = take_stamps(
             graph.url, [entry for index in range(graph.num_partitions) for entry in graph.partition_files(index)]
         )
@@ -141,13 +141,13 @@ class StoredNodes:
         """`traffic`: the counter of messages; None: a new one."""
         stamps, graph = self.stamps.renewed(), self.graph.open()
         traffic = Traffic(graph.num_partitions) if traffic is None else traffic
-        # Files that are not local are read into memory again, so they are verified again.
+        # Files that are not local are read into memory again. Therefore they are verified again.
         router = whole_router(graph, verify=not stamps.stamps, watch=traffic.watch)
         return OpenNodes(router, stamps, traffic)
 
 
 def root_weights(batch: Any) -> Tensor | None:
-    """float32 [r]: the factor of each root's loss, from a sampler that gives one (GraphSAINT); None: every loss counts once, as every link's does."""
+    """float32 [r]: the factor of each root's loss, if the sampler gives factors (GraphSAINT). None: every loss counts once; this is always so for links."""
     if not isinstance(batch, TorchBatch | TypedBatch) or isinstance(batch, OfLinks):
         return None
     weight = (batch.roots if isinstance(batch, TypedBatch) else batch).loss_weight
@@ -155,5 +155,5 @@ def root_weights(batch: Any) -> Tensor | None:
 
 
 def answers(label: Tensor) -> Tensor:
-    """Answers or numbers [n, L], as graphs store them, to float32 targets; an unknown answer (-1) becomes NaN."""
+    """Converts answers or numbers [n, L], as graphs store them, to float32 targets. An unknown answer (-1) becomes NaN."""
     return label if label.is_floating_point() else label.float().masked_fill(label < 0, torch.nan)
