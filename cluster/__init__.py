@@ -1,4 +1,4 @@
-"""Training on a cluster or in one process: Ray session, partition servers, trainer, evaluation, metrics. Imports: samplers, storage, core, ray."""
+"""Trains on a cluster or in one process: Ray session, partition servers, trainer, evaluation, metrics. Imports: samplers, storage, core, ray."""
 
 import logging
 

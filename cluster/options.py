@@ -1,4 +1,4 @@
-"""Options of the fit, the workers, the partition servers and the Ray session."""
+"""Defines the options of the fit, the workers, the partition servers, the tasks and the Ray session."""
 
 import math
 import re
@@ -25,25 +25,25 @@ Setting = int | float | bool | str  # value of an optimizer's or scheduler's set
 
 
 def nearest_callback(own: object) -> tuple[str, str] | None:
-    """(a method whose name is a misspelt CALLBACKS, the right name); None: the object has no such method."""
+    """Returns (the name of a method that is a misspelt name of CALLBACKS, the right name); None if the object has no such method."""
     methods = [name for name in dir(own) if name.startswith("on_") and name not in CALLBACKS]
     near = ((name, get_close_matches(name, CALLBACKS, 1, cutoff=0.75)) for name in methods)
     return next(((name, right[0]) for name, right in near if right and not hasattr(own, right[0])), None)
 
 
 def is_own(word: str | None) -> bool:
-    """Whether a word is an import path, package.module:Name, to a user's object or torch's."""
+    """Returns whether a word is an import path, package.module:Name, of an object of the user or of torch."""
     return word is not None and ":" in word
 
 
 def metric_name(metric: str) -> str:
-    """A score's name; for an import path, the function's name without the number that a Python object from memory has."""
+    """Returns a score's name. For an import path it is the function's name, without the hexadecimal suffix that functions given in memory get."""
     name = metric.rpartition(":")[2]
     return re.sub(r"_[0-9a-f]{8}$", "", name) if is_own(metric) else name
 
 
 def _known_or_own(options: Any, **kinds: Any) -> dict[str, tuple[bool, str]]:
-    """Rows for `check_options`: each field is a word of its Literal, or an import path."""
+    """Returns the rows for `check_options` that check that each field is a word of its Literal or an import path."""
     rows = {}
     for name, kind in kinds.items():
         known, value = get_args(kind), getattr(options, name)
@@ -54,7 +54,7 @@ def _known_or_own(options: Any, **kinds: Any) -> dict[str, tuple[bool, str]]:
 
 @dataclass(frozen=True)
 class TrainOptions:
-    """The fit of a model."""
+    """Options of a model's training: optimizer, learning rate, validation, checkpoints."""
 
     FORMER: ClassVar = {"accumulate": "micro_batches, the batches of a step over all workers (workers × accumulate)"}
     epochs: Count = 100
@@ -62,62 +62,62 @@ class TrainOptions:
     steps: Count | None = None
     """Train at least this many optimizer steps, in whole epochs, instead of a number of epochs."""
     learning_rate: Positive = 0.001
-    """The peak rate, after the warm-up."""
+    """The peak learning rate, reached after the warm-up."""
     min_learning_rate: float = 0.0
-    """The rate at the end of the schedule."""
+    """The learning rate at the end of the schedule."""
     optimizer: Optimizer | str = "adamw"
-    """adamw: decays matrices, separately from the gradient; adam: the decay is a squared penalty on all weights in the gradient, as in most GCNs. Or an
-    import path, torch.optim:SGD, which is called with groups of parameters, lr and optimizer_options."""
+    """adamw: the weight decay is separate from the gradient and applies to matrices. adam: the decay is a squared penalty on all weights, added to the
+    gradient, as in most GCNs. An import path, like torch.optim:SGD: this class is called with groups of parameters, lr and optimizer_options."""
     optimizer_options: Mapping[str, Setting] = field(default_factory=dict)
-    """Settings of an optimizer by import path: momentum=0.9 nesterov=yes."""
+    """Settings of an optimizer that is given by import path: momentum=0.9 nesterov=yes."""
     weight_decay: Amount = 0.0
     """Strength of the weight decay; the optimizer decides which weights decay."""
     decay_all: bool = False
-    """With adamw: biases, norms and scalars decay too, as in the released code of GRIT and TokenGT; adam always decays all."""
+    """With adamw: biases, norms and scalars decay too, as in the released code of GRIT and TokenGT. adam always decays all weights."""
     schedule: Schedule | str = "constant"
-    """The curve of the rate from its peak to min_learning_rate over the run; constant: it stays at the peak. Or an import path,
-    torch.optim.lr_scheduler:StepLR, which is called with the optimizer and schedule_options; the warm-up is a factor on its rates."""
+    """The curve of the learning rate from its peak to min_learning_rate over the run. constant: the rate stays at the peak. An import path, like
+    torch.optim.lr_scheduler:StepLR: this class is called with the optimizer and schedule_options, and the warm-up is a factor on its rates."""
     schedule_options: Mapping[str, Setting] = field(default_factory=dict)
-    """Settings of a scheduler by import path: step_size=30 gamma=0.1."""
+    """Settings of a scheduler that is given by import path: step_size=30 gamma=0.1."""
     schedule_each: Literal["epoch", "step"] = "epoch"
-    """A scheduler by import path advances after each epoch, or after each optimizer step (OneCycleLR)."""
+    """Advance a scheduler that is given by import path after each epoch, or after each optimizer step (OneCycleLR)."""
     power: Positive = 1.0
     """The exponent of the "poly" schedule."""
     warmup_epochs: Size = 0
-    """Epochs in which the rate rises to its peak."""
+    """Epochs in which the learning rate rises to its peak."""
     warmup_steps: Size | None = None
-    """Optimizer steps in which the rate rises to its peak, instead of warmup_epochs."""
+    """Optimizer steps in which the learning rate rises to its peak, instead of warmup_epochs."""
     micro_batches: Count | None = None
-    """Batches of one optimizer step, dealt to the workers. Results depend on this number, not on the number of workers. none: the number of
-    the run's first workers."""
+    """Number of batches of one optimizer step, dealt to the workers. Results depend on this number, not on the number of workers. none: the number of
+    workers with which the run begins."""
     clip_norm: Positive | None = None
-    """Gradients with a larger norm, over all weights, are scaled down to it; none: no clipping."""
+    """Largest norm of the gradient of all weights; a larger gradient is scaled down to this norm. none: no clipping."""
     ema_decay: float | None = None
-    """Decay of the moving average of the weights, which is then evaluated and kept; none: no average."""
+    """Decay of the moving average of the weights. With an average, the averaged weights are evaluated and kept. none: no average."""
     eval_every: Count = 1
     """Epochs between validations; the last epoch is always validated."""
     callbacks: tuple[str, ...] = ()
-    """Import paths of objects or classes with on_epoch_end(epoch, record), on_validation(epoch, scores) or on_checkpoint(epoch, name), or of functions of
-    (epoch, record). Returning True or "stop" ends the run after the epoch."""
+    """Import paths of callbacks. A callback is a function of (epoch, record), or an object or class with on_epoch_end(epoch, record),
+    on_validation(epoch, scores) or on_checkpoint(epoch, name). If a callback returns True or "stop", the run ends after the epoch."""
     patience: Count | None = None
-    """Validations in a row without a better score after which training ends early; none: it does not."""
+    """Training ends early after this many validations in a row without a better score. none: no early end."""
     checkpoint_every: Count = 10
-    """Epochs between checkpoints; the last epoch always ends with one."""
+    """Epochs between checkpoints. The last epoch always ends with a checkpoint."""
     checkpoint_minutes: Amount | None = None
-    """Longest time between checkpoints, also within an epoch; None: no bound."""
+    """Longest time between checkpoints, in minutes; checkpoints are saved within an epoch too. None: no bound."""
     precision: Precision = "float32"
-    """auto: bfloat16 on GPUs, float32 on CPUs."""
+    """Precision of the forward pass. auto: bfloat16 on GPUs, float32 on CPUs."""
     seed: int = 0
-    """Seed of the initial weights, the batches and dropout: the same seed gives the same run."""
+    """Seed of the initial weights, the batches and dropout. The same seed gives the same run."""
     start_from: str | None = None
-    """Fine-tuning: a finished run, a folder of jobs/convert_checkpoint.py, or a `.safetensors` file with the initial weights. The model's options must
-    give the same parameters; none: random initial weights."""
+    """Source of the initial weights, for fine-tuning: a finished run, a folder of jobs/convert_checkpoint.py, or a `.safetensors` file. The model's options
+    must give the same parameters. none: random initial weights."""
     fresh_head: bool = False
-    """With start_from: the head, or the decoder of links, begins at random, so the other run may have had another task."""
+    """With start_from: the head, or the decoder of links, gets random initial weights. Therefore the earlier run may have had another task."""
     freeze: tuple[str, ...] = ()
-    """Parameters that are not trained: patterns of their names, or of the ends of their names after a dot (`layers.0.*`). Running statistics still change."""
+    """Parameters that are not trained, as patterns of their names or of the part of a name after a dot (`layers.0.*`). Running statistics still change."""
     rates: tuple[str, ...] = ()
-    """Factors on the learning rate, as PATTERN=FACTOR (`head.*=10`), with patterns as in freeze; the first matching pattern counts."""
+    """Factors on the learning rate of parameters, as PATTERN=FACTOR (`head.*=10`). Patterns are as in freeze; the first pattern that matches counts."""
 
     def __post_init__(self) -> None:
         rate, least_rate = self.learning_rate, self.min_learning_rate
@@ -153,7 +153,7 @@ class TrainOptions:
         )
 
     def num_warmup_steps(self, steps_per_epoch: int) -> int:
-        """Optimizer steps until the rate reaches its peak."""
+        """Returns the number of optimizer steps until the learning rate reaches its peak."""
         return self.warmup_epochs * steps_per_epoch if self.warmup_steps is None else self.warmup_steps
 
 
@@ -162,30 +162,32 @@ _CPU_WORKERS = 2  # default number of workers on CPUs
 
 @dataclass(frozen=True)
 class WorkerOptions:
-    """The workers of a run, and how it ends."""
+    """Options of a run's workers: their number and devices, failures, and the end of the run."""
 
     num_workers: int | None = None
-    """None: one per usable GPU; without GPUs one if this process is enough (see launcher), otherwise one per host with CPUs, at least two."""
+    """Number of workers. None: one per usable GPU. Without GPUs, None means one if this process is enough (see launcher), else one per host with CPUs, at least
+    two."""
     device: Literal["auto", "cpu", "gpu"] = "auto"
     """"cpu", "gpu", or "auto": GPUs if there are any."""
     failures_per_hour: Size = 3
-    """Failures after which all workers start again from the latest checkpoint; more within an hour end the run."""
+    """Failures per hour after which all workers start again from the latest checkpoint. More failures within an hour end the run."""
     keep_checkpoints: Count = 2
     """Number of newest checkpoints that a run keeps."""
     grace_s: Positive = 20.0
-    """Time after SIGTERM to save a checkpoint and end."""
+    """Time after SIGTERM in which the run may save a checkpoint and end."""
     min_workers: int | None = None
-    """elastic: go on with as few workers as this, and take more, up to num_workers, as nodes join."""
+    """Makes a run elastic: it goes on with as few workers as this number, and takes more workers, up to num_workers, as nodes join."""
     cpus_per_worker: Count = 1
-    """CPUs that Ray reserves for each worker, and torch's threads there."""
+    """CPUs that Ray reserves for each worker; also the number of torch's threads in the worker."""
     spread: bool = False
     """Put workers on different nodes if possible; otherwise on as few nodes as possible."""
     label_selector: tuple[str, ...] = ()
-    """Labels of the nodes that workers may run on, as KEY=VALUE; a VALUE as Ray takes it: `H100`, `!H100`, `in(H100,H200)`."""
+    """Labels of the nodes on which workers may run, as KEY=VALUE. A VALUE has Ray's syntax: `H100`, `!H100`, `in(H100,H200)`."""
     wait_s: Amount = 300.0
     """Longest wait for room in a cluster that is busy, grows, or has lost a node."""
     launcher: Literal["auto", "process", "ray"] = "auto"
-    """process: this process is the only worker, without Ray; ray: Ray starts the workers; auto: process for one worker if there is no cluster to join."""
+    """process: this process is the only worker, without Ray. ray: Ray starts the workers. auto: process, if one worker is enough and there is no cluster
+    to join; else ray."""
 
     def __post_init__(self) -> None:
         if self.num_workers is not None and self.num_workers < 1:
@@ -210,51 +212,51 @@ class WorkerOptions:
 
     @property
     def labels(self) -> dict[str, str]:
-        """The label selector as Ray takes it."""
+        """Returns the label selector in Ray's form."""
         return dict(each.split("=", 1) for each in self.label_selector)
 
     @property
     def bundle(self) -> dict[str, float]:
-        """The resources that Ray reserves for each worker."""
+        """Returns the resources that Ray reserves for each worker."""
         return {"CPU": self.cpus_per_worker, **({"GPU": 1} if self.device == "gpu" else {})}
 
     @property
     def fewest(self) -> int:
-        """Lower bound on the number of workers."""
+        """Returns the lower bound on the number of workers."""
         return self.min_workers or self.num_workers or 1
 
     @property
     def most(self) -> int:
-        """Upper bound on the number of workers, if no GPUs are known."""
+        """Returns the upper bound on the number of workers, if no GPUs are known."""
         return self.num_workers or max(_CPU_WORKERS, self.fewest)
 
 
 @dataclass(frozen=True)
 class ServerOptions:
-    """The servers of partitions."""
+    """Options of the servers that hold the partitions of a graph."""
 
     work_threads: Count = 2
-    """Requests that one server answers at once."""
+    """Requests that one server answers at the same time."""
     ports: tuple[int, ...] | None = None
-    """First and last port of the servers, for a firewall between the nodes; a server takes the first free one. None: any free port."""
+    """First and last port of the servers, for a firewall between the nodes. Each server takes the first free port of this range. None: any free port."""
     tls: bool = False
     """Encrypt and authenticate the traffic between servers and workers: mutual TLS with the certificates that RAY_TLS_SERVER_CERT, RAY_TLS_SERVER_KEY and
     RAY_TLS_CA_CERT name on each host."""
     timeout_s: Positive = 120.0
-    """Longest wait for the next bytes of a reply, restarts included: a pause of a minute and a slow link are survived."""
+    """Longest wait for the next bytes of a reply, including restarts of the server. The default survives a pause of a minute and a slow link."""
     start_timeout_s: Positive = 120.0
-    """Longest wait for a server to start; time for its checksums on a slow disk is added."""
+    """Longest wait for a server to start. The time that checksums take on a slow disk is added."""
     verify: bool = True
     """Check all checksums when a server starts."""
     local_reads: bool = True
-    """Read partitions in process if their files lie on this node."""
+    """Read partitions directly, without a server, if their files are on this node."""
     disk_cache_dir: Path | None = None
-    """Folder on each host for partitions of a graph on an object store, shared by all processes and later runs. None: the server's memory."""
+    """Folder on each host for copies of the partitions of a graph on an object store. All processes and later runs share it. None: the server's memory."""
     disk_cache_bytes: Count = 100_000_000_000
-    """Size of disk_cache_dir, for all graphs; the least recently used ones make room."""
+    """Largest size of disk_cache_dir, for all graphs. The least recently used graphs are removed first."""
     range_reads: bool = False
-    """Leave the features of a graph on an object store there, and read only the rows that batches need, as byte ranges; the rest is copied. For graphs whose
-    features fit neither memory nor disk: otherwise whole copies are faster. Rows by plan (--loader.cache_bytes) are read once while they are kept."""
+    """Leave the features of a graph on its object store, and read only the rows that batches need, as byte ranges. All other files are copied. Use it if the
+    features fit neither memory nor disk; otherwise whole copies are faster. Rows by plan (--loader.cache_bytes) are read once while they are kept."""
 
     def __post_init__(self) -> None:
         ports = self.ports
@@ -286,24 +288,24 @@ class ServerOptions:
 
 @dataclass(frozen=True)
 class EmbeddingOptions:
-    """A trainable row for each node, in addition to its features or instead of them."""
+    """Options of trainable rows of the nodes. A row is added to its node's features or replaces missing features."""
 
     width: Size = 0
-    """Numbers per row; 0: no table."""
+    """Length of a node's row; 0: no trainable rows."""
     node_types: tuple[str, ...] = ()
-    """In a typed graph: the types whose nodes have rows; none named: all types."""
+    """In a typed graph: the types whose nodes have rows. Without names: all types."""
     optimizer: Literal["adagrad", "adam"] = "adagrad"
     """Optimizer of the rows that a step touches; other rows do not change."""
     learning_rate: Positive = 0.05
     """Learning rate of the rows; the schedule and warm-up of --fit apply to it too."""
     mode: Literal["exact", "async"] = "exact"
-    """exact: a step reads the rows after all earlier steps, so a run is the same for any number of workers and owners, even if some die; async: gradients are
-    applied on arrival."""
+    """exact: a step reads the rows after all earlier steps. Then a run is the same for any number of workers and owners, even if owners die. async: gradients
+    are applied when they arrive."""
     owners: Count | None = None
-    """Processes of a cluster that hold the rows, in even shares. None: one per host."""
+    """Number of processes of a cluster that hold the rows, in even shares. None: one per host."""
     log_bytes: Count = 1 << 28
-    """Size of the log of gradients that rank 0 keeps for owners that die. After half of it a checkpoint is saved, and the log before the previous checkpoint is
-    dropped. The other workers log the same steps, which is not counted."""
+    """Largest size of the log of gradients that rank 0 keeps for owners that die. When half of this size is new, a checkpoint is saved, and the log before the
+    previous checkpoint is removed. The logs of the other workers cover the same steps and are not counted."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -313,31 +315,32 @@ class EmbeddingOptions:
             )
 
 
-MIN_OBJECT_STORE_GB = 80 / 1024  # Ray refuses less than 75 MB
+MIN_OBJECT_STORE_GB = 80 / 1024  # Ray does not accept less than 75 MB
 
 
 @dataclass(frozen=True)
 class SessionOptions:
-    """Access to Ray. The defaults start a small local Ray, unless the process runs inside a Ray job."""
+    """Options for the connection to Ray. The defaults start a small local Ray, unless the process runs inside a Ray job."""
 
     GIVEN: ClassVar = ("num_cpus", "num_gpus", "temp_dir")
     address: str | None = None
-    """A running cluster's `host:port`, or `auto` for the cluster on this machine, or `local` to always start our own.
+    """`host:port`: connect to this running cluster. `auto`: connect to the cluster on this machine. `local`: always start a new local Ray.
     The default is RAY_ADDRESS, which Ray sets inside `ray job submit`."""
     num_cpus: Count | None = None
-    """Logical CPUs that the scheduler of a local Ray may assign. The default is the number of cores."""
+    """Logical CPUs that a local Ray may assign to workers. The default is the number of cores."""
     num_gpus: Size | None = None
-    """GPUs of a local Ray; by default the GPUs that Ray finds."""
+    """GPUs of a local Ray. The default is all GPUs that Ray finds."""
     object_store_gb: float = 1.0
     """Shared memory that a local Ray may use for objects."""
     dashboard: bool = False
     """Start the dashboard of a local Ray, on the loopback address."""
     dashboard_port: int | None = None
-    """The dashboard's port; the default is a free one from 8265 on."""
+    """The dashboard's port. The default is the first free port from 8265 on."""
     temp_dir: Path | None = None
-    """Folder for a local Ray's sockets and logs, kept afterwards: of mode 0700, or new. The default is a new folder that is removed."""
+    """Folder for a local Ray's sockets and logs; it is kept after the run. It must have mode 0700 or not exist yet. The default is a new folder, which is
+    removed after the run."""
     start_timeout_s: Positive = 30.0
-    """Longest wait to reach a given address."""
+    """Longest wait for a connection to the address."""
     stop_timeout_s: Positive = 10.0
     """Longest wait for a local Ray to stop before its processes are killed."""
 
@@ -365,7 +368,8 @@ BinaryMetric = Literal["rocauc", "ap", "micro_f1", "macro_f1"]
 
 
 def _check_answers(options: Any, metrics: Any) -> None:
-    """Raises ConfigError for an unknown loss or metric, and for a loss by import path together with weights of answers, which it would ignore."""
+    """Raises ConfigError for an unknown loss or metric. Also for a loss by import path together with weights of answers, because the loss would ignore
+    the weights."""
     weighed = options.label_smoothing or options.class_weights != "none" or getattr(options, "weights", ())
     fine = options.loss is None or (is_own(options.loss) and not weighed)
     expected = "none, or package.module:Name without label_smoothing, class_weights and weights, which are of the cross-entropy"
@@ -374,15 +378,16 @@ def _check_answers(options: Any, metrics: Any) -> None:
 
 @dataclass(frozen=True)
 class AnswerOptions:
-    """Tasks whose targets are answers: one of several classes, or yes or no."""
+    """Options of tasks whose targets are answers. An answer is one of several classes, or yes or no."""
 
     METRICS: ClassVar[Any] = ClassMetric
     label_smoothing: Share = 0.0
     """Share of the target that is spread over all answers."""
     class_weights: Literal["none", "balanced"] = "none"
-    """balanced: answers count equally in the loss, however many nodes or graphs have them."""
+    """balanced: each answer has the same total weight in the loss, however many nodes or graphs have it. none: each node or graph has the same weight."""
     loss: str | None = None
-    """Import path of a function (prediction, target) that returns the mean or a number for each target, or of such a class of torch.nn; none: cross-entropy."""
+    """Import path of a function of (prediction, target) that returns the mean loss or a loss for each target, or of such a class of torch.nn.
+    none: cross-entropy."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -391,10 +396,10 @@ class AnswerOptions:
 
 @dataclass(frozen=True)
 class NodeAnswerOptions(AnswerOptions):
-    """Answers about the nodes of one graph."""
+    """Options of tasks with answers about the nodes of one graph."""
 
     weights: tuple[float, ...] = ()
-    """Weight of each class in the loss, or, if nodes have several labels, of each label's positives; instead of class_weights."""
+    """Weight of each class in the loss, instead of class_weights. If nodes have several labels: the weight of each label's positive answers."""
     node_type: str | None = None
     """In a typed graph: the predicted type of nodes; none: the only type with labels and splits."""
 
@@ -409,7 +414,7 @@ class NodeAnswerOptions(AnswerOptions):
 
 @dataclass(frozen=True)
 class NodeClassificationOptions(NodeAnswerOptions):
-    """Nodes of one graph, each of one class."""
+    """Task: predict the class of the nodes of one graph."""
 
     metric: ClassMetric | str = "accuracy"
     """Score that selects the best epoch and is compared with the baselines. weighted_accuracy: the mean recall over classes."""
@@ -417,28 +422,28 @@ class NodeClassificationOptions(NodeAnswerOptions):
 
 @dataclass(frozen=True)
 class NodeBinaryOptions(NodeAnswerOptions):
-    """Nodes of one graph, each with several yes-or-no labels; unknown labels do not count."""
+    """Task: predict several yes-or-no labels for each node of one graph. Unknown labels do not count."""
 
     METRICS: ClassVar[Any] = BinaryMetric
     metric: BinaryMetric | str = "micro_f1"
-    """Score that selects the best epoch and is compared with the baselines. F1 over all labels together (micro), or its mean over labels (macro)."""
+    """Score that selects the best epoch and is compared with the baselines. micro_f1: F1 over all labels together. macro_f1: mean of the labels' F1."""
 
 
 @dataclass(frozen=True)
 class NodesOptions:
-    """Nodes of many graphs, each of one class."""
+    """Task: predict the class of the nodes of many graphs."""
 
     label_smoothing: Share = 0.0
     """Share of the target that is spread over all answers."""
     metric: ClassMetric | str = "accuracy"
     """Score that selects the best epoch and is compared with the baselines. weighted_accuracy: the mean recall over classes."""
     class_weights: Literal["none", "balanced", "batch"] = "none"
-    """balanced: classes count equally in the loss, however many nodes have them; batch: a node's weight is the share of its batch's nodes of other
-    classes (PATTERN's and CLUSTER's code)."""
+    """balanced: each class has the same total weight in the loss, however many nodes have it. batch: a node's weight is the share of nodes of other
+    classes in its batch (as in the code of PATTERN and CLUSTER)."""
     one_logit: bool = False
-    """With two classes: the model has one output, the logit of the second."""
+    """With two classes: the model has a single output, the logit of the second class."""
     loss: str | None = None
-    """Import path, as in the other tasks; none: cross-entropy."""
+    """Import path of a loss, as in the other tasks. none: cross-entropy."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -447,11 +452,11 @@ class NodesOptions:
 
 @dataclass(frozen=True)
 class PairsOptions:
-    """Pairs of nodes within many graphs, which belong together or not; the score is the dot product of the two nodes' states."""
+    """Task: predict whether pairs of nodes within a graph belong together, for many graphs. A pair's score is the dot product of the states of its nodes."""
 
     metric: Literal["mrr"] = "mrr"
-    """Score that selects the best epoch and is compared with the baselines: the mean reciprocal rank of a true pair's second node among all nodes of the
-    graph but itself, by their scores with the first; first over the pairs of a graph, then over graphs."""
+    """Score that selects the best epoch and is compared with the baselines. mrr: mean reciprocal rank of a true pair's second node. The other nodes of the
+    graph are its rivals, ranked by their scores with the pair's first node. The mean is first over the pairs of a graph, then over graphs."""
 
 
 NumberMetric = Literal["mae", "rmse", "r2"]
@@ -460,17 +465,18 @@ NumberLoss = Literal["l1", "mse", "huber"]
 
 @dataclass(frozen=True)
 class NumberOptions:
-    """Tasks whose targets are real numbers; unknown ones are NaN."""
+    """Options of tasks whose targets are real numbers. Unknown targets are NaN."""
 
     metric: NumberMetric | str = "mae"
-    """Score that selects the best epoch and is compared with the baselines; with several targets the mean of their R², or of their errors, each in units of
-    its deviation in the training split."""
+    """Score that selects the best epoch and is compared with the baselines. With several targets it is the mean of their R², or of their errors; each error is
+    divided by the deviation of its target in the training split."""
     loss: NumberLoss | str = "l1"
-    """Loss of the standardised predictions; or an import path, as in the other tasks."""
+    """Loss of the standardised predictions, or an import path of a loss, as in the other tasks."""
     huber_delta: Positive = 1.0
     """Delta of the huber loss, in standard deviations."""
     standardise: bool = True
-    """The model predicts (target - mean) / standard deviation, both of the training split; no: the targets themselves, as the papers' code."""
+    """yes: the model predicts (target - mean) / standard deviation, with the mean and the deviation of the training split. no: it predicts the targets
+    themselves, as in the code of the papers."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -479,7 +485,7 @@ class NumberOptions:
 
 @dataclass(frozen=True)
 class RegressionOptions(NumberOptions):
-    """Numbers of graphs."""
+    """Task: predict one or several real numbers for each graph."""
 
     target: str | None = None
     """Name of the set's target to predict; none: all targets."""
@@ -487,7 +493,7 @@ class RegressionOptions(NumberOptions):
 
 @dataclass(frozen=True)
 class NodeRegressionOptions(NumberOptions):
-    """Nodes of one graph, each with one or several real numbers."""
+    """Task: predict one or several real numbers for each node of one graph."""
 
     node_type: str | None = None
     """In a typed graph: the predicted type of nodes; none: the only type with labels and splits."""
@@ -495,7 +501,7 @@ class NodeRegressionOptions(NumberOptions):
 
 @dataclass(frozen=True)
 class BinaryOptions(AnswerOptions):
-    """Yes-or-no questions about graphs, several at once; unknown ones are NaN."""
+    """Task: predict the answers to one or several yes-or-no questions about each graph. Unknown answers are NaN."""
 
     METRICS: ClassVar[Any] = BinaryMetric
     target: str | None = None
@@ -506,7 +512,7 @@ class BinaryOptions(AnswerOptions):
 
 @dataclass(frozen=True)
 class ClassesOptions(AnswerOptions):
-    """Graphs, each of one class."""
+    """Task: predict the class of each graph."""
 
     target: str | None = None
     """Name of the set's target that holds the classes, if there are several targets."""
@@ -516,22 +522,22 @@ class ClassesOptions(AnswerOptions):
 
 @dataclass(frozen=True)
 class MoleculeIngestOptions:
-    """The ingestion of molecules into shards."""
+    """Options of the ingestion of molecules into shards."""
 
     workers: Count = 1
-    """1: this process, without Ray. More: Ray tasks of one CPU each; a cluster with enough CPUs may run up to twice as many."""
+    """1: this process, without Ray. More: Ray tasks of one CPU each. A cluster with enough CPUs may run up to twice as many tasks."""
     chunk_rows: Count = 2000
-    """Rows that one task featurises; an interruption loses at most this many."""
+    """Rows that one task featurises. An interruption loses at most this many rows of each running task."""
     shard_rows: int = 200_000
-    """Rows of the source in one shard; joined in memory, about 0.3 KB each."""
+    """Rows of the source in one shard. A shard is joined in memory, which takes about 0.3 KB per row."""
     overwrite: bool = False
-    """Publish a new snapshot of the set at the url; the old ones stay."""
+    """Publish a new snapshot of the set at the url. The old snapshots stay."""
     retries: Size = 3
-    """How often a chunk is given to another worker after its worker died."""
+    """How many times a chunk is given to another worker after its worker died."""
     deadline_s: Positive = 600.0
     """Longest wait for the next finished chunk."""
     scratch: str | None = None
-    """Local directory for the shards before they are published; None: the set's folder, or the system's temporary folder if the url is remote."""
+    """Local directory for the shards before they are published. None: the set's folder, or the system's temporary folder if the url is remote."""
     split: SplitOptions = field(default_factory=SplitOptions)
 
     def __post_init__(self) -> None:

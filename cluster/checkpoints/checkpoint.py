@@ -92,7 +92,8 @@ class Snapshot:
     best: Mapping[str, torch.Tensor]
     moments: Mapping[str, torch.Tensor]
     average: Mapping[str, torch.Tensor] | None = field(default=None)
-    table: Path | None = None  # folder with the owners' files of an embedding table; the files are moved into the checkpoint
+    # Folder with the owners' files of an embedding table; the files are moved into the checkpoint
+    table: Path | None = None
 
 
 def moments_of(optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
@@ -319,7 +320,8 @@ def load_optimizer(path: Path, optimizer: torch.optim.Optimizer) -> None:
     """Loads the optimizer's state written by `write_files`. Raises FormatError if it does not fit this optimizer's parameters."""
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     by_index = {str(index): parameter for index, parameter in enumerate(parameters)}
-    is_adam = isinstance(optimizer, torch.optim.Adam)  # an optimizer that is not AdamW has tensors of any name and shape
+    # An optimizer that is not AdamW has tensors of any name and shape
+    is_adam = isinstance(optimizer, torch.optim.Adam)
     kinds = ", ".join(_MOMENTS) if is_adam else "a state"
     state: dict[int, dict[str, torch.Tensor]] = {}
     for key, value in _load_file(path).items():

@@ -129,7 +129,7 @@ class Checkpoints:
             _publish(self.store, folder, name)
 
     def sweep(self, keep: int) -> None:
-        """Removes unfinished files of interrupted writers, and checkpoints older than the newest `keep` valid checkpoints. Nobody may write at the same time."""
+        """Removes unfinished files of interrupted writers, and checkpoints older than the newest `keep` valid ones. Nobody may write at the same time."""
         if self.store.is_local:
             for path in self.store.folder.glob(".epoch-*.tmp"):
                 shutil.rmtree(path, ignore_errors=True)
@@ -138,7 +138,7 @@ class Checkpoints:
             files = self.store.names(name)
             if num_kept < keep and _STATE in files and self._is_whole(name, []):
                 num_kept += 1
-            elif num_kept or _STATE not in files:  # a damaged checkpoint that is older than a valid checkpoint is never read
+            elif num_kept or _STATE not in files:  # damaged, and never read: a valid checkpoint is newer
                 with suppress(OSError):
                     _remove(self.store, name, files)
 

@@ -129,7 +129,7 @@ class StoredNodes:
 
     @classmethod
     def of(cls, graph: StoredGraph | TypedGraph, *, verify: bool = True) -> "StoredNodes":
-        """Opens the graph. Raises FormatError that names a file that is missing or, with `verify`, differs from its manifest."""
+        """Describes an opened graph. Raises FormatError if a file is missing or, with `verify`, differs from its manifest."""
         stamps = take_stamps(
             graph.url, [entry for index in range(graph.num_partitions) for entry in graph.partition_files(index)]
         )

@@ -86,7 +86,8 @@ class OwnerLink:
         self.lock = threading.Lock()
         self._owner, self._attempt, self._base = owner, attempt, base
         self._life = FIRST_LIFE
-        self._log: list[tuple[int, PushRows | MarkTable]] = []  # (event number, request), in ascending order of event numbers
+        # (event number, request), in ascending order of event numbers
+        self._log: list[tuple[int, PushRows | MarkTable]] = []
 
     def keep(self, number: int, request: PushRows | MarkTable) -> None:
         """Logs a request, in case the owner dies."""
@@ -98,7 +99,7 @@ class OwnerLink:
         self._log = [entry for entry in self._log if entry[0] > event_number(base.step, SAVE)]
 
     def forget_folder(self, number: int) -> None:
-        """Marks the SAVE with this event number as written. A restarted owner must not write the files again, because they may be moving into the checkpoint."""
+        """Marks the SAVE with this event number as written. A restarted owner must not write the files again: they may be moving into the checkpoint."""
         self._log = [
             (n, replace(request, folder="") if n == number and isinstance(request, MarkTable) else request)
             for n, request in self._log

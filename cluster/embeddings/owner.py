@@ -31,7 +31,8 @@ from graphmill.cluster.transport.embedding_messages import (
 )
 from graphmill.core.errors import ConfigError, StageError
 
-WAIT_S = 2.0  # longest wait of a request for requests of other workers; then the sender gets a status, and checks the owner
+# Longest wait of a request for requests of other workers; then the sender gets a status, and checks the owner
+WAIT_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class _Pushed:
 
 
 class TableOwner:
-    """One owner; thread-safe. Rows are in memory only. A restarted owner has a new `life` (process id), loads a checkpoint, and receives later requests again."""
+    """One owner; thread-safe. Rows are in memory only. A restarted owner has a new `life`, loads a checkpoint, and receives later requests again."""
 
     def __init__(self, config: TableConfig, number: int = 0, num_owners: int = 1, life: int | None = None) -> None:
         self._config, self._place = config, (number, num_owners)

@@ -15,7 +15,7 @@ from graphmill.cluster.embeddings.sparse_optimizers import SPARSE_OPTIMIZERS
 from graphmill.core.counter_random import derive_key, hash_counters, unit_interval
 from graphmill.core.errors import FormatError, StageError
 
-_ROW, _COLUMN, _OWNER = 0x726F77, 0x636F6C, 0x6F776E  # ASCII of "row", "col", "own": keys of three separate random streams
+_ROW, _COLUMN, _OWNER = 0x726F77, 0x636F6C, 0x6F776E  # "row", "col", "own": keys of separate random streams
 _FEW = 4096  # new ids are merged into the large array when there are at least this many
 # Size of a block of computation: intermediate results fit into the CPU's cache, and take far less memory than a message.
 BLOCK_NUMBERS = 1 << 14

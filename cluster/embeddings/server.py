@@ -27,7 +27,8 @@ from graphmill.cluster.transport.message_server import MessageServer
 from graphmill.samplers.access.array_pool import ArrayPool
 
 _MAPPED_BYTES = 1 << 17  # freed arrays of at least this size go back to the system; smaller arrays are reused
-_AT_ONCE = 1 << 12  # requests handled at the same time: many, because waiting requests must not block the gradients for which they wait
+# Requests handled at the same time: many, because waiting requests must not block the gradients for which they wait
+_AT_ONCE = 1 << 12
 
 
 class TableServer:

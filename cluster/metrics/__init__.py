@@ -1,1 +1,1 @@
-"""Scores in float64, slow ranks, Prometheus. Imports: samplers, storage, core."""
+"""Computes scores in float64, finds slow ranks, and exports figures to Prometheus. Imports: samplers, storage, core."""

@@ -1,4 +1,4 @@
-"""Classification scores of a split over all ranks: every rank adds its roots, and all get the exact result of the whole split."""
+"""Computes classification scores of a split over all ranks. Every rank adds its roots, and all ranks get the exact result of the whole split."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -10,14 +10,14 @@ from torch.nn import functional
 
 
 def all_reduce_sum(values: torch.Tensor) -> torch.Tensor:
-    """The sum over ranks (the values themselves in a single process)."""
+    """Returns the sum over ranks (in a single process the values themselves)."""
     if dist.is_initialized() and dist.get_world_size() > 1:
         dist.all_reduce(values)
     return values
 
 
 def begin_sum(values: torch.Tensor) -> Callable[[], torch.Tensor]:
-    """Begins `all_reduce_sum` and returns a function that waits for it. All ranks begin their sums in the same order."""
+    """Begins the sum over ranks and returns a function that waits for the sum. All ranks must begin their sums in the same order."""
     if not dist.is_initialized() or dist.get_world_size() == 1:
         return lambda: values
     under_way = dist.all_reduce(values, async_op=True)
@@ -31,7 +31,7 @@ def begin_sum(values: torch.Tensor) -> Callable[[], torch.Tensor]:
 
 
 def gather_rows(rows: torch.Tensor) -> torch.Tensor:
-    """All ranks' rows in rank order; ranks may hold different counts."""
+    """Returns all ranks' rows in rank order. Ranks may have different numbers of rows."""
     if not dist.is_initialized() or dist.get_world_size() == 1:
         return rows
     world_size = dist.get_world_size()
@@ -47,7 +47,7 @@ def gather_rows(rows: torch.Tensor) -> torch.Tensor:
 
 
 def gather_objects(value: Any) -> list[Any]:
-    """All ranks' values in rank order; a collective call."""
+    """Returns all ranks' values in rank order. A collective call."""
     if not dist.is_initialized():
         return [value]
     values = [None] * dist.get_world_size()
@@ -56,7 +56,7 @@ def gather_objects(value: Any) -> list[Any]:
 
 
 def roc_auc(score: torch.Tensor, positive: torch.Tensor) -> float:
-    """Area under the ROC curve by ranks (Mann-Whitney), ties counted half; NaN if only one class is present."""
+    """Returns the area under the ROC curve, computed from ranks (Mann-Whitney). Ties count half. NaN if only one class is present."""
     order = torch.argsort(score.double(), stable=True)
     ordered, positive = score.double()[order], positive[order].bool()
     num_positive, num_negative = int(positive.sum()), int((~positive).sum())
@@ -69,39 +69,40 @@ def roc_auc(score: torch.Tensor, positive: torch.Tensor) -> float:
     return (rank_sum - num_positive * (num_positive + 1) / 2) / (num_positive * num_negative)
 
 
-_PARTS = 2**36  # a root's loss is added in whole units and these parts of a unit: the rounding is below 1e-11
+# A root's loss is added as integers: whole units, and parts of 2^-36 units; the rounding error is below 1e-11
+_PARTS = 2**36
 
 
 def whole_parts(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Splits float64 numbers >= 0 into int64 (whole units, parts of `_PARTS`), whose sums do not depend on the order."""
+    """Splits float64 numbers >= 0 into int64 (whole units, parts of 1 / `_PARTS` units). The sums of integers do not depend on the order."""
     return values.floor().long(), ((values - values.floor()) * _PARTS).round().long()
 
 
 def parts_sum(units: int, parts: int) -> float:
-    """The number from sums of `whole_parts`."""
+    """Returns the sum as a number, from the sums of the integers of `whole_parts`."""
     return units + parts / _PARTS
 
 
 def class_logits(prediction: torch.Tensor) -> torch.Tensor:
-    """[r, num_classes]; one logit [r, 1] is that of the second class, and the first gets 0."""
+    """[r, num_classes]: the logits. A single column [r, 1] holds the logits of the second class; then the first class gets 0."""
     return torch.cat([torch.zeros_like(prediction), prediction], dim=1) if prediction.shape[1] == 1 else prediction
 
 
 class SplitScores:
-    """Accumulates one split's roots; `compute` is a collective call.
+    """Accumulates the scores of one split's roots. `compute` is a collective call.
 
-    All sums are of integers, so they do not depend on the order of roots or the number of ranks.
+    All sums are sums of integers. Therefore they do not depend on the order of roots or the number of ranks.
     """
 
     def __init__(self, device: torch.device, binary: bool, num_classes: int = 0, names: Sequence[str] = ()) -> None:
-        """`num_classes`: count labels and predictions by class; 0: do not. `names`: of the classes; empty: classes get no individual scores."""
+        """`num_classes`: labels and predictions are counted by class; 0: not counted. `names`: names of the classes; empty: no scores of single classes."""
         self._device, self._binary, self._names = device, binary, names
-        self._sums = torch.zeros(4, dtype=torch.int64, device=device)  # roots, correct ones, losses: units and parts
+        self._sums = torch.zeros(4, dtype=torch.int64, device=device)  # roots, correct roots, losses: units, parts
         self._cells = torch.zeros(num_classes, num_classes, dtype=torch.int64, device=device)  # by label and prediction
         self._scores: list[torch.Tensor] = []
 
     def update(self, logits: torch.Tensor, label: torch.Tensor) -> None:
-        """Adds roots: logits [r, num_classes] (or [r, 1], the second of two classes), label int64 [r]; unlabelled roots (-1) do not count."""
+        """Adds roots: logits [r, num_classes] (or [r, 1]: the second of two classes), label int64 [r]. Unlabelled roots (-1) do not count."""
         labelled = label >= 0
         logits, label = class_logits(logits[labelled].float()), label[labelled]
         if not len(label):
@@ -121,11 +122,12 @@ class SplitScores:
         self._scores += other._scores
 
     def compute(self) -> dict[str, Any]:
-        """{"count", "accuracy", "loss"} and, for two classes, "rocauc", over all ranks; undefined scores are left out.
+        """Returns {"count", "accuracy", "loss"} and, for two classes, "rocauc", over all ranks. Undefined scores are left out.
 
-        With counts by class also "weighted_accuracy", the mean recall over all classes (0 for a class without roots: `accuracy_SBM` of the benchmarking
-        GNNs), and "macro_f1", the mean of 2 · both / (labels + predictions) over the classes that occur in labels or predictions (scikit-learn's). With
-        names of classes "by_class", {name: {"precision", "recall", "f1", "count"}}, 0 if undefined, and "confusion", counts by label (row) and prediction.
+        If classes are counted, also "weighted_accuracy" and "macro_f1". "weighted_accuracy" is the mean recall over all classes, 0 for a class without roots
+        (`accuracy_SBM` of the benchmarking GNNs). "macro_f1" is the mean of 2 · both / (labels + predictions) over the classes that occur in labels or
+        predictions (as in scikit-learn). If classes have names, also "by_class": {name: {"precision", "recall", "f1", "count"}}, 0 if undefined, and
+        "confusion": counts by label (row) and prediction (column).
         """
         count, correct, units, parts = all_reduce_sum(self._sums.clone()).tolist()
         result: dict[str, Any] = {"count": float(count)}

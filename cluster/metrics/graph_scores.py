@@ -1,4 +1,4 @@
-"""Scores of numbers, answers and pairs over all ranks: errors in the target's unit, ROC-AUC and average precision per task, F1, ranks."""
+"""Computes scores of numbers, yes-or-no answers and pairs over all ranks: errors in the target's unit, ROC-AUC, average precision, F1, ranks."""
 
 import math
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ def average_precision(score: Tensor, positive: Tensor) -> float:
 class RegressionScores:
     """MAE and RMSE over known targets, in their unit, and R²; "loss" is the MAE of standardised targets.
 
-    With several named targets: these scores of each, and the means over targets of R² and of the errors divided by `deviation`.
+    With several named targets: these scores of each target, the mean R² over targets, and the mean over targets of the errors divided by `deviation`.
     """
 
     def __init__(
@@ -41,11 +41,11 @@ class RegressionScores:
         self._names, self._deviation = names, deviation
         self._mean = torch.tensor(mean, dtype=torch.float64, device=device)
         self._scale = torch.tensor(scale, dtype=torch.float64, device=device)
-        # Per part: known targets, |error|, error², |error| / scale, target - mean and its square, each by target.
+        # Sums over known targets, a row each, a column per target: count, |error|, error², |error| / scale, target - mean, (target - mean)².
         self._sums = torch.zeros(1, 6, max(1, len(names)), dtype=torch.float64, device=device)
 
     def update(self, prediction: Tensor, target: Tensor) -> None:
-        """Adds graphs: standardised predictions [g, num_targets], targets [g] or [g, num_targets], NaN if unknown."""
+        """Adds graphs: standardised predictions [g, num_targets] and targets [g] or [g, num_targets]. Unknown targets are NaN."""
         target = target.double().reshape(prediction.shape)
         known = ~target.isnan()
         error = torch.where(known, prediction.double() * self._scale + self._mean - target, 0.0)
@@ -57,7 +57,7 @@ class RegressionScores:
         self._sums = torch.cat([self._sums, other._sums])
 
     def compute(self) -> dict[str, float]:
-        """{"count", "mae", "rmse", "r2", "loss"} over all ranks, and "mae_NAME", "rmse_NAME", "r2_NAME"; only the count if no target is known."""
+        """Returns {"count", "mae", "rmse", "r2", "loss"} over all ranks, and "mae_NAME", "rmse_NAME", "r2_NAME". Only the count if no target is known."""
         sums = gather_rows(self._sums.flatten(1)).sum(dim=0).reshape(6, -1)
         count, standard = sums[0].sum().item(), sums[3].sum().item()
         if not count:
@@ -85,7 +85,7 @@ class RegressionScores:
 
 
 def _r2(known: float, squared: float, total: float, squares: float) -> float:
-    """1 - squared errors / squared distances from the mean; if all targets are equal, 1 without errors, else 0, as in scikit-learn."""
+    """Returns 1 - squared errors / squared distances from the mean. If all targets are equal: 1 without errors, else 0 (as in scikit-learn)."""
     if not known:
         return math.nan
     around = squares - total * total / known
@@ -93,14 +93,14 @@ def _r2(known: float, squared: float, total: float, squares: float) -> float:
 
 
 class BinaryScores:
-    """ROC-AUC and average precision: means over the tasks that have both answers (as OGB scores its molecules), and of each named task."""
+    """ROC-AUC and average precision of each named task, and their means over the tasks that have both answers (as OGB scores its molecules)."""
 
     def __init__(self, device: torch.device, num_tasks: int, names: Sequence[str] = ()) -> None:
         self._device, self._num_tasks, self._names = device, num_tasks, names
         self._rows: list[Tensor] = []
 
     def update(self, prediction: Tensor, target: Tensor) -> None:
-        """Adds graphs: logits and targets [g, num_tasks], NaN if the answer is unknown."""
+        """Adds graphs: logits and targets [g, num_tasks]. A target is NaN if the answer is unknown."""
         target = target.double().reshape(prediction.shape)
         self._rows.append(torch.stack([prediction.double(), target], dim=2))
 
@@ -108,9 +108,9 @@ class BinaryScores:
         self._rows += other._rows
 
     def compute(self) -> dict[str, float]:
-        """{"count", "rocauc", "ap", "accuracy", "loss"} over all ranks, and "rocauc_NAME", "ap_NAME".
+        """Returns {"count", "rocauc", "ap", "accuracy", "loss"} over all ranks, and "rocauc_NAME", "ap_NAME".
 
-        Areas are left out if no task has both answers; only the count remains if no answer is known.
+        "rocauc" and "ap" are left out if no task has both answers. Only the count remains if no answer is known.
         """
         empty = torch.empty((0, self._num_tasks, 2), dtype=torch.float64, device=self._device)
         logit, target = gather_rows(torch.cat([empty, *self._rows])).unbind(dim=2)
@@ -137,17 +137,17 @@ class BinaryScores:
 
 
 class AnswerCounts:
-    """F1 of yes-or-no answers (yes: a positive logit); all sums are of integers."""
+    """F1 of yes-or-no answers. A positive logit is a yes. All sums are sums of integers."""
 
     def __init__(self, device: torch.device, num_tasks: int, names: Sequence[str] = ()) -> None:
         self._names = names
-        # Known answers, right ones, losses: units and parts.
+        # Counts of known and of right answers; sum of losses: whole units and parts.
         self._sums = torch.zeros(4, dtype=torch.int64, device=device)
-        # By task: true yes, predicted yes, both.
+        # Counts by task: true yes, predicted yes, both.
         self._by_task = torch.zeros(3, num_tasks, dtype=torch.int64, device=device)
 
     def update(self, prediction: Tensor, target: Tensor) -> None:
-        """Adds graphs or roots: logits and targets [g, num_tasks], NaN if the answer is unknown."""
+        """Adds graphs or roots: logits and targets [g, num_tasks]. A target is NaN if the answer is unknown."""
         logit, target = prediction.double(), target.double().reshape(prediction.shape)
         known, yes, predicted = ~target.isnan(), target > 0, logit > 0
         loss = functional.binary_cross_entropy_with_logits(logit[known], target[known], reduction="none")
@@ -160,10 +160,10 @@ class AnswerCounts:
         self._by_task += other._by_task
 
     def compute(self) -> dict[str, float]:
-        """{"count", "accuracy", "loss", "micro_f1", "macro_f1"} over all ranks, and "f1_NAME"; only the count if no answer is known.
+        """Returns {"count", "accuracy", "loss", "micro_f1", "macro_f1"} over all ranks, and "f1_NAME". Only the count if no answer is known.
 
-        F1 is 2 · both / (true yes + predicted yes), from the counts of all tasks (micro) or as the mean over tasks (macro); 0 without a true or
-        predicted yes (scikit-learn's).
+        F1 is 2 · both / (true yes + predicted yes): computed once from the summed counts of all tasks (micro), or as the mean over tasks (macro).
+        It is 0 without a true or predicted yes (as in scikit-learn).
         """
         count, right, units, parts = all_reduce_sum(self._sums.clone()).tolist()
         by_task = all_reduce_sum(self._by_task.clone()).double().cpu()
@@ -182,17 +182,17 @@ class AnswerCounts:
 
 
 class PairScores:
-    """Mean reciprocal rank of true pairs, first within each graph, then over the graphs with true pairs; all sums are of integers.
+    """Mean reciprocal rank of true pairs: the mean within each graph, then the mean over the graphs with true pairs. All sums are sums of integers.
 
-    A pair's rank is 1 + nodes with a higher score + half the nodes with the same score (as OGB's `Evaluator` for links counts ties).
+    A pair's rank is 1 + nodes with a higher score + half the nodes with the same score (OGB's `Evaluator` for links counts ties in the same way).
     """
 
     def __init__(self, device: torch.device) -> None:
-        # Pairs, losses (two), graphs, reciprocal ranks (two).
+        # Sums: pairs, losses (units, parts), graphs, reciprocal ranks (units, parts).
         self._sums = torch.zeros(6, dtype=torch.int64, device=device)
 
     def update(self, prediction: Tensor, target: Tensor) -> None:
-        """Adds all pairs of graphs: predictions [p, 3], targets int64 [p, 2] (`PairClassification`)."""
+        """Adds all pairs of these graphs: predictions [p, 3], targets int64 [p, 2] (`PairClassification`)."""
         if not len(target):
             return
         logit, higher, same = prediction.double().unbind(dim=1)
@@ -209,7 +209,7 @@ class PairScores:
         self._sums += other._sums
 
     def compute(self) -> dict[str, float]:
-        """{"count", "loss", "mrr"} over all ranks; only the count without pairs, and no "mrr" without true pairs."""
+        """Returns {"count", "loss", "mrr"} over all ranks. Without pairs only the count, without true pairs no "mrr"."""
         count, *loss, graphs, units, parts = all_reduce_sum(self._sums.clone()).tolist()
         result = {"count": float(count)}
         if count:

@@ -1,8 +1,8 @@
-"""A run's latest figures as Prometheus gauges: Ray exports them on the driver's node, with its own metrics.
+"""Publishes a run's latest figures as Prometheus gauges. Ray exports the gauges on the driver's node, together with Ray's own metrics.
 
     ray_graphmill_epoch{run}, ray_graphmill_valid_score{run, score} …
 
-docs/grafana-board.json draws them.
+docs/grafana-board.json is a Grafana dashboard of these gauges.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from typing import Any
 from ray.util.metrics import Gauge
 
 _RATES = ("roots", "nodes", "edges")
-_GAUGES: dict[str, tuple[str, str]] = {  # description, and a tag in addition to the run
+_GAUGES: dict[str, tuple[str, str]] = {  # name: (description, a tag in addition to the run)
     "epoch": ("Epochs done, the part of the one under way included", ""),
     "train_loss": ("Mean training loss of the last epoch", ""),
     "valid_score": ("Scores of the last validation", "score"),

@@ -1,7 +1,7 @@
-"""Finds the rank that the others wait for: its host, the slow stage, and how much slower it is there.
+"""Finds the rank for which the other ranks wait. Reports its host, the slow stage, and the factor by which the stage is slower.
 
-Ranks step together, so all take the same time, and the slow rank is the one that waits least for the others. A rank's own time is
-`train_s - peers_s`: computing, and waiting for batches (`wait_s`), which the stages of its sampling threads explain.
+All ranks make their steps together and take the same time. The slow rank is the rank that waits least for the others. A rank's own time is
+`train_s - peers_s`. It has two parts: computing, and waiting for batches (`wait_s`). The stages of the sampling threads explain the second part.
 """
 
 import statistics
@@ -9,18 +9,19 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-_WINDOW_S = 20.0  # of training, over which ranks are compared
-_SLOWER = 1.5  # times the others' median
-_SHARE = 0.1  # of the training time that the others wait for a rank: from here on it is slow
-_LINK_SHARE = 0.75  # of the training time that every rank waits for data of other hosts: from here on the link is slow
-_CLEAR_SHARE = 0.25  # the same: from here on the rank is named even if the link is slow
+_WINDOW_S = 20.0  # the ranks are compared over windows of this training time
+_SLOWER = 1.5  # a rank is slow from this multiple of the other ranks' median on
+_SHARE = 0.1  # a rank is slow if the others wait for it at least this share of the training time
+# A link is slow if every rank waits for data of other hosts at least this share of the training time
+_LINK_SHARE = 0.75
+_CLEAR_SHARE = 0.25  # a rank is named even if the link is slow, if the others wait for it at least this share
 _STAGES = {"sample_s": "sampling", "fetch_s": "fetching rows", "collate_s": "collating", "plan_s": "planning"}
 
 
 class PeerWait:
-    """Counts the seconds inside its `with` blocks, in which a rank waits for data of other ranks.
+    """Adds up the seconds in its `with` blocks. In these blocks a rank waits for data of other ranks.
 
-    `is_measured` is false if collective calls only queue work for a GPU.
+    `is_measured` is false if collective calls only queue work for a GPU; then nothing is added.
     """
 
     def __init__(self, is_measured: bool) -> None:
@@ -38,16 +39,16 @@ class PeerWait:
 
 @dataclass(frozen=True)
 class Straggler:
-    """The slowest rank."""
+    """The slowest rank, and the stage in which it is slow."""
 
     rank: int
     stage: str
     times: float  # its time in that stage, as a multiple of the others' median
-    share: float  # of the training time that the others wait for it
+    share: float  # share of the training time in which the others wait for this rank
 
 
 def find_straggler(seconds: Mapping[str, Sequence[float]]) -> Straggler | None:
-    """The straggler, from all ranks' seconds by name; None if no rank is much slower than the others."""
+    """Finds the straggler from all ranks' seconds by name. None if no rank is much slower than the others."""
     total = max(seconds["train_s"])
     waits = seconds["wait_s"]
     computing = [
@@ -69,7 +70,7 @@ def find_straggler(seconds: Mapping[str, Sequence[float]]) -> Straggler | None:
 
 
 def find_slow_link(seconds: Mapping[str, Sequence[float]], received_bytes: Sequence[float]) -> str | None:
-    """A message if every rank waits most of the time for data of other hosts (rows or gradients); else None."""
+    """Returns a message if every rank waits most of the time for data of other hosts (rows or gradients); else None."""
     total, stages = max(seconds["train_s"]), {name: sum(seconds.get(name, ())) for name in _STAGES}
     rows = seconds["wait_s"] if max(stages, key=stages.__getitem__) == "fetch_s" else [0.0] * len(seconds["wait_s"])
     share = min(a + b for a, b in zip(rows, seconds["peers_s"], strict=True)) / max(total, 1e-9)
@@ -84,29 +85,29 @@ def find_slow_link(seconds: Mapping[str, Sequence[float]], received_bytes: Seque
 
 
 def _times(values: Sequence[float], rank: int) -> float:
-    """The rank's value as a multiple of the others' median."""
+    """Returns the rank's value as a multiple of the other ranks' median."""
     return values[rank] / max(_others(values, rank), 1e-3)
 
 
 def _others(values: Sequence[float], rank: int) -> float:
-    """The median of the other ranks."""
+    """Returns the median of the other ranks' values."""
     return statistics.median(value for other, value in enumerate(values) if other != rank)
 
 
 class StragglerWatch:
-    """On rank 0: compares the ranks window by window, and reports changes."""
+    """Compares the ranks window by window, and reports changes. Only rank 0 uses it."""
 
     def __init__(self, hosts: list[str]) -> None:
-        """`hosts`: each rank's host, for messages."""
+        """`hosts`: the host of each rank, for messages."""
         self.hosts = hosts
         self._sums: dict[str, list[float]] = {}
-        self._told: str | None = None  # the rank or link that was named last
-        self._windows, self._patience = 0, 1  # windows in a row that differ from it, and how many make a message
+        self._told: str | None = None  # the rank or link of the last message
+        self._windows, self._patience = 0, 1  # windows in a row unlike the last message; how many cause a message
 
     def update(self, seconds: Mapping[str, Sequence[float]], received_bytes: Sequence[float]) -> str | None:
-        """Adds all ranks' seconds of an epoch, and their bytes from other processes; returns a message for the user, or None.
+        """Adds all ranks' seconds of an epoch, and the bytes that they received from other processes. Returns a message for the user, or None.
 
-        After each message the next change has to last twice as many windows.
+        After each message, the next change is reported only if it lasts twice as many windows.
         """
         for name, values in {**seconds, "received_bytes": received_bytes}.items():
             before = self._sums.get(name, [0.0] * len(values))
@@ -125,7 +126,7 @@ class StragglerWatch:
         return message or f"no longer slow: {before_slow}"
 
     def _look(self, sums: Mapping[str, Sequence[float]]) -> tuple[str | None, str]:
-        """(the slow rank or link, the message); (None, "") if nothing is slow."""
+        """Returns (the slow rank or link, the message); (None, "") if no rank and no link is slow."""
         straggler = find_straggler(sums)
         link = find_slow_link(sums, sums["received_bytes"]) if len(set(self.hosts)) > 1 else None
         if link is not None and (straggler is None or straggler.share < _CLEAR_SHARE):
