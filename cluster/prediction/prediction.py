@@ -1,7 +1,8 @@
-"""A finished run's predictions for every node of a graph or every graph of a set: restartable, written as Parquet in order of ids.
+"""Predicts every node of a graph, or every graph of a set, with a finished run. Writes Parquet in order of ids; an interrupted call can be repeated.
 
-A crew predicts the missing pieces (cluster/prediction/predictor.py): this process, or Ray actors (cluster/prediction/prediction_actors.py). Then scores
-are computed batch by batch, as the ranks did, so that they equal the run's, and the crew joins the pieces to parts.
+A crew of predictors (cluster/prediction/predictor.py) predicts the missing pieces. The crew is this process, or Ray actors
+(cluster/prediction/prediction_actors.py). Then scores are computed batch by batch, as the run's ranks did, so that they equal the run's scores. At last the
+crew joins the pieces to parts.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,26 +19,26 @@ from graphmill.cluster.tasks import Scores
 from graphmill.core.errors import FormatError
 from graphmill.storage.predictions import PredictionFolder, part_name
 
-Progress = Callable[[str, int, int], None]  # stage, units done, units in all
+Progress = Callable[[str, int, int], None]  # stage, units done, total units
 
 
 class Pieces(Protocol):
-    """Pieces by name, in a folder or in memory."""
+    """Reads pieces by name, from a folder or from memory."""
 
     def read_piece(self, name: str, columns: Sequence[str]) -> pa.Table: ...
 
 
 class Crew(Protocol):
-    """The predictors of one prediction, in this process or others."""
+    """The predictors of one prediction, in this process or in other processes."""
 
     def predict(self, pieces: Sequence[Piece], missing: Sequence[Piece], progress: Progress) -> None:
         """Writes the pieces in `missing`."""
 
     def join(self, parts: Sequence[int], pieces: Sequence[Piece], progress: Progress) -> None:
-        """Writes the parts of these numbers from the pieces."""
+        """Writes the parts with these indices from the pieces."""
 
 
-# Begins a crew; `bounds`, int64 [num_parts]: the first id of each part.
+# Starts a crew for the length of a block. The array, int64 [num_parts], holds the first id of each part.
 OpenCrew = Callable[[PredictionSpec, PredictionFolder, np.ndarray], AbstractContextManager[Crew]]
 
 
@@ -67,9 +68,9 @@ class CrewHere:
 
 
 def split_scores(folder: Pieces, spec: PredictionSpec, pieces: Sequence[Piece]) -> dict[str, dict[str, float]]:
-    """Scores by split, computed as in the run: each position's batch by batch, then their sum. Splits without targets are left out.
+    """Returns the scores by split, computed as in the run: first for each position, batch by batch, then over positions. Splits without targets are left out.
 
-    Equal to the run's scores to the last bit on the same kind of device.
+    On the same kind of device the scores equal the run's scores to the last bit.
     """
     scores = {}
     for number, split in enumerate(spec.splits if spec.has_targets else ()):
@@ -105,10 +106,10 @@ def predict_all(
     crew: OpenCrew,
     progress: Progress,
 ) -> dict[str, Any]:
-    """Completes the folder of predictions; writes and returns its summary.
+    """Completes the folder of predictions, and writes and returns its summary.
 
-    `plan`: the pieces, and the ids of all predictions, ascending; every `settings["shard_rows"]`th id begins a part. Raises the crew's errors;
-    finished pieces stay, and the same call continues from them.
+    `plan`: the pieces, and the ids of all predictions in ascending order. Every `settings["shard_rows"]`th id begins a part. Raises the crew's errors.
+    After an error finished pieces stay, and the same call continues from them.
     """
     pieces, ids = plan
     bounds = ids[:: settings["shard_rows"]]

@@ -1,7 +1,7 @@
-"""Predictors as Ray actors. A free actor takes the next pieces; an actor that died is restarted.
+"""Runs predictors as Ray actors. A free actor gets the next pieces. An actor that died is restarted.
 
-If the run was scored full-graph, with the nodes spread over the workers, so is the prediction: a piece is a worker's part of a split, all workers
-predict at once, and the bits are those of the run with as many workers.
+A run may have been scored on the full graph, with the nodes spread over the workers. Then the prediction works in the same way: a piece is a worker's part of
+a split, all workers predict at the same time, and the predictions equal to the bit those of a run with the same number of workers.
 """
 
 import time
@@ -24,27 +24,27 @@ from graphmill.cluster.ray.process_group import Point, meet, meeting_point
 from graphmill.core.errors import DeadlineError, GraphmillError, StageError
 from graphmill.storage.predictions import PredictionFolder
 
-_OTHERS_S = 5.0  # after the first failure: wait for the other workers' errors
-Worker = Callable[..., ray.ObjectRef]  # begins a call of a method with arguments
+_OTHERS_S = 5.0  # how long to wait for the other workers' errors after the first failure
+Worker = Callable[..., ray.ObjectRef]  # (method, arguments) → reference to the result
 
 
 class MeetingPredictor(Predictor):
-    """A predictor that may share the full graph with others: all call `meet` first, and `predict` is then a collective call."""
+    """A predictor that may share the full graph with other predictors. Then all of them call `meet` first, and `predict` is a collective call."""
 
     def meeting_point(self) -> Point:
-        """The meeting point of this process, which will be rank 0, and the others."""
+        """Returns the meeting point of all predictors. This process will be rank 0."""
         return meeting_point()
 
     def meet(self, point: Point, rank: int, num_ranks: int) -> None:
-        """Joins the process group at this point; a collective call."""
+        """Joins the process group at this point. A collective call."""
         meet(point, rank, num_ranks, "nccl" if self.device.type == "cuda" else "gloo")
 
 
 class PredictorActor:
-    """A predictor in a separate process, made by the first call.
+    """The Ray actor of a predictor. The first call makes the predictor.
 
-    Each call passes the predictors' shared arguments as a reference. The constructor does not: Ray prints an error for a restartable actor whose
-    constructor needs the object store, since Ray cannot know that this driver keeps the object until the end.
+    Each call passes the predictors' shared arguments as a reference. The constructor does not get the reference, because Ray prints an error for a
+    restartable actor whose constructor needs the object store: Ray cannot know that this driver keeps the object until the end.
     """
 
     def __init__(self, device: str) -> None:
@@ -52,7 +52,7 @@ class PredictorActor:
         self._predictor: MeetingPredictor | None = None
 
     def call(self, shared: Sequence[ray.ObjectRef], method: str, *arguments: Any) -> Any:
-        """The result of the predictor's method."""
+        """Calls the predictor's method and returns the result."""
         if self._predictor is None:
             spec, folder, bounds = ray.get(shared[0], timeout=COLLECTIVE_TIMEOUT_S)
             self._predictor = MeetingPredictor(spec, folder, bounds, self._device)
@@ -61,18 +61,18 @@ class PredictorActor:
 
 @dataclass(frozen=True)
 class PoolOptions:
-    """Options of the workers."""
+    """Options of the workers that predict."""
 
     num_workers: int
     use_gpu: bool
     restarts: int  # of each worker
     deadline_s: float  # longest wait for the next finished piece or part
-    together: bool = False  # all share the full graph and predict at once, each its own pieces; none is restarted
+    together: bool = False  # all workers share the full graph and predict at the same time, each its own pieces; no worker is restarted
 
 
 class ActorCrew:
-    """All workers. Raises the error that a worker raised on purpose, StageError if a worker failed or died too often, DeadlineError if no result
-    came in time."""
+    """All workers of a prediction. The methods raise the error that a worker raised on purpose, StageError if a worker failed or died too often,
+    DeadlineError if no result came in time."""
 
     def __init__(self, workers: Sequence[Worker], spec: PredictionSpec, pool: PoolOptions) -> None:
         self._workers, self._spec, self._pool = workers, spec, pool
@@ -82,7 +82,7 @@ class ActorCrew:
     def of(
         cls, pool: PoolOptions, spec: PredictionSpec, folder: PredictionFolder, bounds: np.ndarray
     ) -> "Iterator[ActorCrew]":
-        """Starts the actors in the current Ray session, and ends them with the block."""
+        """Starts the actors in the current Ray session, and ends them after the block."""
         restarts = 0 if pool.together else pool.restarts
         actor: Any = ray.remote(
             num_cpus=1, num_gpus=1 if pool.use_gpu else 0, max_restarts=restarts, max_task_retries=restarts
@@ -105,9 +105,9 @@ class ActorCrew:
         self._run("join", [(index, pieces) for index in parts], progress)
 
     def _predict_together(self, pieces: Sequence[Piece], splits: Set[int], progress: Progress) -> None:
-        """Predicts these splits with all workers at once: worker i predicts batch i of every split with the same batches."""
+        """Predicts these splits with all workers at the same time. Worker i predicts batch i, in one pass for all splits that have the same batches."""
         workers = self._workers
-        # Wait for all first: in `meet` the others would wait for a late worker with torch's deadline and message.
+        # Wait until all workers have started. In `meet`, waiting for a late worker would end with torch's deadline and torch's message.
         points = [worker("meeting_point") for worker in workers]
         _wait(points, "start", self._pool)
         point = ray.get(points[0], timeout=self._pool.deadline_s)
@@ -121,7 +121,7 @@ class ActorCrew:
             progress("predict", done, len(pieces))
 
     def _run(self, method: str, calls: Sequence[tuple], progress: Progress) -> None:
-        """Gives each call to the next free worker; ends at the first failure."""
+        """Gives each call to the next free worker. Ends at the first failure."""
         pool, waiting, running, done = self._pool, iter(calls), {}, 0
         for worker, call in zip(self._workers, waiting):
             running[worker(method, *call)] = worker
@@ -141,7 +141,7 @@ class ActorCrew:
 
 
 def _wait(references: Sequence[Any], method: str, pool: PoolOptions) -> None:
-    """Waits for all, or until one fails; then raises the most telling error, since other workers may only report that they miss the failed one."""
+    """Waits for all results or the first failure. After a failure raises the clearest error: other workers may only report that a worker is missing."""
     failed: list[GraphmillError] = []
     waiting, deadline = list(references), time.monotonic() + pool.deadline_s
     while waiting and (left := deadline - time.monotonic()) > 0:

@@ -1,4 +1,4 @@
-"""Columns of predictions: of a piece, batch by batch, and of the parts that users read, by task."""
+"""Makes the columns of predictions: for a piece, batch by batch, and for the parts that users read, by task."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -22,7 +22,7 @@ from graphmill.storage.graph import SourceIds
 
 
 def batch_table(index: int, ids: Tensor, prediction: Tensor, target: Tensor | None, states: Tensor | None) -> pa.Table:
-    """A batch's rows: id, batch, place within the batch, prediction, target."""
+    """Returns the rows of a batch: id, batch, position in the batch, prediction, target, embedding."""
     count = len(ids)
     columns = {
         "id": _array(ids),
@@ -38,7 +38,7 @@ def batch_table(index: int, ids: Tensor, prediction: Tensor, target: Tensor | No
 
 
 def two_axes(rows: Tensor) -> Tensor:
-    """[n, width], also for n = 0: a chunk of a random partition may hold nothing to predict."""
+    """[n, width]: the rows with two axes, also for n = 0, because a chunk of a random partition may have nothing to predict."""
     return rows.flatten(1) if rows.dim() > 1 else rows.unsqueeze(1)
 
 
@@ -47,7 +47,7 @@ def _array(tensor: Tensor) -> pa.Array:
 
 
 def rows_of_column(column: pa.ChunkedArray) -> np.ndarray:
-    """[n] of numbers, [n, width] of fixed-size lists."""
+    """Returns a column as an array: [n] for numbers, [n, width] for fixed-size lists."""
     kind = column.type
     if not pa.types.is_fixed_size_list(kind):
         return column.to_numpy()
@@ -55,13 +55,13 @@ def rows_of_column(column: pa.ChunkedArray) -> np.ndarray:
 
 
 def _lists(answer: np.ndarray, known: np.ndarray | None = None) -> pa.Array:
-    """Answers [n, L] as lists of 1 and 0, null if unknown."""
+    """Converts answers [n, L] to lists of 1 and 0; unknown answers are null."""
     flat = pa.array((answer > 0).reshape(-1).astype(np.int8), mask=None if known is None else ~known.reshape(-1))
     return pa.FixedSizeListArray.from_arrays(flat, answer.shape[1])
 
 
 def public_columns(table: pa.Table, task: Task, names: Sequence[str]) -> dict[str, Any]:
-    """The parts' columns of targets and predictions; unknown targets are null."""
+    """Returns the parts' columns of targets and predictions. Unknown targets are null."""
     predicted = rows_of_column(table["prediction"])
     true = rows_of_column(table["target"]) if "target" in table.column_names else None
     if isinstance(task, Classification):
@@ -81,21 +81,21 @@ def public_columns(table: pa.Table, task: Task, names: Sequence[str]) -> dict[st
         }
     if isinstance(task, LinkPrediction):
         return _best_links(predicted)
-    if isinstance(task, BinaryClassification) and not names:  # of nodes, whose labels have no names
+    if isinstance(task, BinaryClassification) and not names:  # labels of nodes have no names
         known = {} if true is None else {"target": _lists(true, ~np.isnan(true))}
         return {**known, "prediction": _lists(predicted > 0), "logits": table["prediction"]}
     names = [f"_{name}" if name else "" for name in names]
     columns: dict[str, Any] = {}
     if true is not None:
         columns |= {f"target{name}": pa.array(true[:, i], from_pandas=True) for i, name in enumerate(names)}
-    if isinstance(task, Regression):  # as it is scored, in the target's own unit
+    if isinstance(task, Regression):  # in the target's unit, as in the scores
         predicted = predicted.astype(np.float64) * np.array(task.scale) + np.array(task.mean)
         return columns | {f"prediction{name}": pa.array(predicted[:, i].copy()) for i, name in enumerate(names)}
     return columns | {f"logit{name}": pa.array(predicted[:, i].copy()) for i, name in enumerate(names)}
 
 
 def _best_links(predicted: np.ndarray) -> dict[str, Any]:
-    """Lists of destinations and their scores, from `LinkModel`'s [n, 2 · top_k]; nodes with fewer candidates have shorter lists."""
+    """Converts `LinkModel`'s predictions [n, 2 · top_k] to lists of destinations and of their scores. Nodes with fewer candidates have shorter lists."""
     destination, score = np.hsplit(predicted, 2)
     is_link = destination >= 0
     ptr = pa.array(pointers(is_link.sum(axis=1)).astype(np.int32))
@@ -104,5 +104,5 @@ def _best_links(predicted: np.ndarray) -> dict[str, Any]:
 
 
 def named_by(lists: pa.ListArray, source_ids: SourceIds) -> pa.ListArray:
-    """Lists of nodes by their string ids."""
+    """Replaces nodes in lists by their string ids."""
     return pa.ListArray.from_arrays(lists.offsets, source_ids.of(lists.values.to_numpy()))

@@ -1,7 +1,7 @@
-"""Predicts a finished run's batches and writes them as pieces; joins pieces to parts in order of ids.
+"""Predicts a finished run's batches and writes the predictions as pieces. Joins the pieces to parts in order of ids.
 
-The batches are those that scored the run's splits: the same samplers for the same number of ranks. So every prediction equals the run's to the bit.
-A piece is a few consecutive batches of one split. Splits that were scored by the same batches are predicted in one pass.
+The batches are the same as in the scoring of the run's splits: the same samplers for the same number of ranks. Therefore every prediction equals the run's
+prediction to the bit. A piece is a few consecutive batches of one split. Splits that were scored with the same batches are predicted in one pass.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,14 +30,14 @@ from graphmill.storage.format.source import SPLIT_NONE, SPLITS
 from graphmill.storage.graph import SourceIds
 from graphmill.storage.predictions import PredictionFolder
 
-_PIECES_PER_SPLIT = 8  # at least, if there are as many batches: so that workers share a split
+_PIECES_PER_SPLIT = 8  # at least, if a split has enough batches, so that several workers can share it
 UNSPLIT = "none"
 
 
 def with_unsplit(samplers: Mapping[str, Any]) -> dict[str, Any]:
-    """The samplers' options by split, with options for the nodes in no split, which are sampled as the nodes of a split are.
+    """Adds options for the nodes in no split to the samplers' options by split. These nodes are sampled in the same way as the nodes of a split.
 
-    The rank that predicts a node of the full graph does not depend on the roots: one pass predicts all of them.
+    On the full graph, the rank that predicts a node does not depend on the roots. Therefore one pass predicts the nodes of all splits.
     """
     options = samplers["train"]
     if isinstance(options, FullGraphOptions):
@@ -53,8 +53,8 @@ class SplitPlan:
 
     name: str  # UNSPLIT: nodes or graphs in no split
     sampler: Any  # the sampler's options
-    micro_batches: int  # of a step of the run
-    num_positions: int  # that scored the batches, by `deal_split`
+    micro_batches: int  # number of micro-batches in a step of the run
+    num_positions: int  # number of positions that scored the batches (`deal_split`)
 
     @property
     def code(self) -> int:
@@ -69,19 +69,21 @@ class PredictionSpec:
     build_model: Callable[[], torch.nn.Module]
     weights: bytes  # a safetensors file
     task: Task
-    target_names: tuple[str, ...]  # of a task with columns
+    target_names: tuple[str, ...]  # names of the targets of a task with several
     has_targets: bool
     splits: tuple[SplitPlan, ...]
-    embeddings: bool  # also write the inputs of the model's `head`, in the rows that `model.predicted_rows(states, batch)` chooses
+    # Also write the inputs of the model's `head`; `model.predicted_rows(states, batch)` chooses their rows
+    embeddings: bool
     precision: str
     seed: int
     loader: LoaderOptions
     table: Callable[[], SavedTable] | None = None  # opens the run's embedding table, if it has one
-    estimate: str | None = None  # why predictions and scores leave out a part of the graph; None: they do not
-    # Columns that explain ids that are not the source's; None: the ids are the source's.
+    # The reason why predictions and scores leave out a part of the graph; None: no part is left out
+    estimate: str | None = None
+    # Makes the columns that explain the ids, if they are not the source's ids. None: they are the source's ids.
     places: Callable[[np.ndarray], dict[str, np.ndarray]] | None = None
     source_ids: SourceIds | None = None  # string ids of nodes, or the source's ids of graphs
-    end_ids: SourceIds | None = None  # string ids of the nodes where links end
+    end_ids: SourceIds | None = None  # string ids of the destination nodes of links
 
 
 @dataclass(frozen=True)
@@ -98,7 +100,7 @@ class Piece:
 
 
 def plan_pieces(num_batches: Sequence[int], most: int) -> list[Piece]:
-    """Pieces of at most `most` batches, by split and batch; the same for any number of workers."""
+    """Makes pieces of at most `most` batches, in order of split and batch. The pieces are the same for any number of workers."""
     pieces = []
     for split, count in enumerate(num_batches):
         size = max(1, min(most, -(-count // _PIECES_PER_SPLIT)))
@@ -111,13 +113,13 @@ def plan_passes(pieces: Sequence[Piece], splits: Sequence[SplitPlan]) -> list[tu
     batches = [(split.sampler, split.micro_batches) for split in splits]
     passes: dict[tuple[int, int, int], list[Piece]] = {}
     for piece in pieces:
-        first = batches.index(batches[piece.split])  # of the splits with these batches
+        first = batches.index(batches[piece.split])  # the first split with these batches
         passes.setdefault((first, piece.start, piece.stop), []).append(piece)
     return [tuple(together) for together in passes.values()]
 
 
 class _BatchRange:
-    """Consecutive batches of a sampler, with their original numbers, as a sampler."""
+    """A sampler of some consecutive batches of another sampler. The batches keep their original indices."""
 
     def __init__(self, sampler: Sampler, start: int, stop: int) -> None:
         self._sampler, self._start, self._stop = sampler, start, stop
@@ -139,8 +141,8 @@ class _BatchRange:
 
 
 def load_trained(build_model: Callable[[], torch.nn.Module], weights: bytes, seed: int) -> torch.nn.Module:
-    """The model of a run with the weights of a safetensors file, in evaluation mode."""
-    torch.manual_seed(seed)  # as in the trainer, so that random numbers of the constructor are the run's
+    """Builds the model of a run with the weights of a safetensors file, in evaluation mode."""
+    torch.manual_seed(seed)  # as in the trainer, so that the constructor draws the same random numbers as in the run
     model = build_model()
     model.load_state_dict(load_tensors(weights))
     return model.eval()
@@ -150,21 +152,21 @@ class Predictor:
     """Predicts pieces and joins parts. Opens the data and builds the model at first use."""
 
     def __init__(self, spec: PredictionSpec, folder: PredictionFolder, bounds: np.ndarray, device: str) -> None:
-        """`bounds`: int64 [num_parts], the first id of each part."""
+        """`bounds`: int64 [num_parts]: the first id of each part."""
         self.spec, self._folder, self._bounds, self.device = spec, folder, bounds, torch.device(device)
         self._opened: tuple[OpenData, torch.nn.Module] | None = None
         self._samplers: dict[int, Sampler] = {}
         self._table: SavedTable | None = None
 
     def predict(self, *pieces: Piece) -> None:
-        """Writes pieces that have the same batches. Raises as `rows`."""
+        """Writes pieces that have the same batches. Raises the same errors as `rows`."""
         for piece, table in self.rows(*pieces).items():
             self._folder.write_piece(piece.name, table, self._bounds)
 
     @flushed_subnormals()
     def rows(self, *pieces: Piece) -> dict[Piece, pa.Table]:
-        """The tables of pieces that have the same batches. Raises DataError if a prediction is not finite, FormatError if a file of the data was
-        changed meanwhile."""
+        """Predicts pieces that have the same batches, and returns their tables. Raises DataError if a prediction is not finite, FormatError if a file of the
+        data was changed meanwhile."""
         spec, first = self.spec, pieces[0]
         data, model = self._open()
         if first.split not in self._samplers:
@@ -189,11 +191,11 @@ class Predictor:
                     self._check_finite(batch, *predicted, split.name)
                     more = [None if column is None else column[own] for column in (target, rows_of_head)]
                     rows[piece].append(batch_table(batch.index, *predicted, *more))
-        data.check()  # no prediction from a changed file is kept
+        data.check()  # predictions from a changed file are not kept
         return {piece: pa.concat_tables(rows[piece]) for piece in pieces}
 
     def _batches(self, loader: Loader) -> Iterator[Any]:
-        """The loader's batches, with rows of the run's embedding table if it has one."""
+        """Yields the loader's batches, with the rows of the embedding table if the run has a table."""
         if self.spec.table is None:
             return loader.epoch(0)
         if self._table is None:

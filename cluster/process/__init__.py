@@ -1,1 +1,1 @@
-"""One process: signals, outcomes, answers of remote calls, failure budgets, memory. Imports: core."""
+"""Tools within one process: signals, outcomes, answers of remote calls, failure budgets, memory. Imports: core."""

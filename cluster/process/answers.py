@@ -1,4 +1,4 @@
-"""The answers of remote calls, actors' and tasks': a value within a deadline, or an error of ours."""
+"""Waits for the answers of calls to Ray's actors and tasks. An answer is a value within a deadline, or a GraphmillError."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -18,10 +18,10 @@ def answer(
     died: str = "the server is gone",
     again: str = "",
 ) -> Any:
-    """The value of a call to an actor or task, which errors call `who`.
+    """Returns the value of a call to an actor or task. Errors name the actor or task `who`.
 
-    Raises the GraphmillError that the call raised; DeadlineError with the advice; StageError for a defect or, with `died`, if the process is
-    gone. `again` ends a StageError's message.
+    Raises the GraphmillError that the call raised; DeadlineError, with `advice`, if no answer comes in time; StageError for any other error of the
+    call; StageError, with `died`, if the process is gone. The message of a StageError ends with `again`.
     """
     try:
         return ray.get(reference, timeout=deadline_s)
@@ -38,7 +38,7 @@ def answer(
 
 
 def answers_in_time(references: Sequence[ray.ObjectRef], deadline_s: float) -> list[Any]:
-    """The values of calls, at most `deadline_s` from now; None for a call that failed or was late."""
+    """Waits at most `deadline_s` for all calls together, and returns their values. The value is None for a call that failed or was late."""
     ray.wait(list(references), num_returns=len(references), timeout=deadline_s)
     values = []
     for reference in references:

@@ -1,13 +1,13 @@
-"""Decides when a failing run is given up: after too many failures within an hour, or several in a row without progress.
+"""Decides when a failing run is given up: after too many failures within an hour, or after several failures in a row without progress.
 
-The first bound is a rate, so a long run may fail as often per hour as a short one. The second ends a run that always crashes at the same place.
+The first bound is a rate: a long run may fail as often per hour as a short run. The second bound ends a run that always crashes at the same place.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 _HOUR_S = 3600.0
-_IN_VAIN = 3  # failures in a row without progress over the earlier ones
+_IN_VAIN = 3  # failures in a row without progress beyond the earlier failures
 
 
 @dataclass(frozen=True)
@@ -15,11 +15,11 @@ class Failure:
     """One failed attempt to train."""
 
     time_s: float  # of a monotonic clock
-    reached: float | None  # epochs, with a fraction, that the attempt reported; None: it did not begin
+    reached: float | None  # epochs, with a fraction, that the attempt reported; None: the attempt did not begin
 
 
 def why_give_up(failures: Sequence[Failure], per_hour: int) -> str | None:
-    """The reason to make no further attempt after these failures, oldest first; None: try again."""
+    """Returns the reason to give up after these failures (oldest first). None: try again."""
     latest = [failure for failure in failures if failures[-1].time_s - failure.time_s < _HOUR_S]
     if len(latest) > per_hour:
         return f"{_count(len(latest))} within an hour, expected at most {per_hour} (--workers.failures_per_hour)"

@@ -1,7 +1,7 @@
-"""Ctrl-C and SIGTERM while training: the first asks the workers to save and end, the second ends the process at once.
+"""Handles Ctrl-C and SIGTERM during training. The first signal asks the workers to save and end. The second signal ends the process immediately.
 
-A scheduler that takes a machine back (preemption) sends SIGTERM and waits: 30 s on Kubernetes, 3 s for `ray job stop`. So SIGTERM has a
-grace time, after which it counts as sent twice. Ctrl-C has none: the user sees how long it takes, and can press it again.
+A scheduler that takes a machine back (preemption) sends SIGTERM and waits: 30 s on Kubernetes, 3 s for `ray job stop`. Therefore SIGTERM has a
+grace time: after it, one SIGTERM counts as two. Ctrl-C has no grace time, because the user sees how long saving takes and can press Ctrl-C again.
 """
 
 import os
@@ -18,14 +18,14 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def interrupt_main() -> None:
-    """Acts like Ctrl-C, from any thread. Python's `_thread.interrupt_main` does not wake the main thread from a system call."""
+    """Has the effect of Ctrl-C, from any thread. Python's `_thread.interrupt_main` would not wake the main thread from a system call."""
     main = threading.main_thread().ident
     assert main is not None
     signal.pthread_kill(main, signal.SIGINT)
 
 
 class GracefulStop:
-    """The stop of one run. The first signal sets `asked` and `error`, which the run raises once it has saved."""
+    """The stop of one run by a signal. The first signal sets `asked` and `error`. The run raises `error` after it has saved."""
 
     def __init__(self, grace_s: float) -> None:
         self.asked = threading.Event()
@@ -34,16 +34,16 @@ class GracefulStop:
         self._ends_now = False
 
     def end_now(self) -> None:
-        """Makes the main thread raise KeyboardInterrupt, from any thread: its wait is of no use any more."""
+        """Makes the main thread raise KeyboardInterrupt and so end a wait that has become useless. Any thread may call this method."""
         self._ends_now = True
         interrupt_main()
 
     @contextmanager
     def on_signals(self, can_save: Callable[[], bool], tell: Callable[[int], None]) -> Iterator[None]:
-        """Handles the signals inside the block. The first sets `asked` and calls `tell`. The second, or the first if `can_save` is false, raises
-        KeyboardInterrupt or Terminated. `tell` must not wait: it runs inside a signal handler.
+        """Handles the signals inside the block. The first signal sets `asked` and calls `tell`. The second signal, or the first if `can_save` returns false,
+        raises KeyboardInterrupt or Terminated. `tell` must not wait, because it runs inside a signal handler.
 
-        Signals that the parent process set to be ignored stay ignored. Outside the main thread Python allows no handlers, and nothing changes.
+        A signal that the parent process has set to be ignored stays ignored. Python allows handlers only in the main thread; in other threads nothing changes.
         """
         before: dict[int, Any] = {signum: signal.getsignal(signum) for signum in _SIGNALS}
         if threading.current_thread() is not threading.main_thread():

@@ -1,17 +1,17 @@
-"""Gives freed memory back to the system."""
+"""Makes the C library give freed memory back to the system."""
 
 import ctypes
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # malloc.h
-# Freed memory that the heap keeps at its end: giving it back after each block of a loop, and faulting it in again, costs time.
+# Freed memory that the heap keeps at its end. A loop that returns memory after each block, and gets it again, takes longer.
 _HEAP_BYTES = 2 << 20
 
 
 def return_freed_blocks(least_bytes: int = 4 << 20) -> None:
-    """From now on the C library returns every freed block of at least `least_bytes` to the system at once. Does nothing without glibc.
+    """Makes the C library return every freed block of at least `least_bytes` to the system immediately, from now on. Does nothing without glibc.
 
-    By default glibc raises this bound to 32 MiB once such blocks are freed, and keeps smaller ones in its heaps, one per thread. With arrays
-    of 10 to 30 MB, as in a shard, freed memory was a third to two thirds of the memory in use (docs/performance.md). The cost is zeroing pages.
+    By default glibc raises this bound up to 32 MiB when such blocks are freed, and keeps smaller blocks in its heaps (one heap per thread). With arrays
+    of 10 to 30 MB, as in a shard, freed memory was a third to two thirds of the memory in use (docs/performance.md). The cost is that pages are zeroed.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
@@ -19,9 +19,9 @@ def return_freed_blocks(least_bytes: int = 4 << 20) -> None:
 
 
 def share_heap() -> None:
-    """Threads that start from now on take small blocks from one heap, instead of each keeping freed memory in its own. Does nothing without glibc.
+    """Makes all threads that start from now on take small blocks from one common heap. Otherwise each thread keeps freed memory in a separate heap.
 
-    For threads that hold Python's lock most of the time, and so do not contend in the C library.
+    Use it if the threads hold Python's lock most of the time; then they do not wait for each other in the C library. Does nothing without glibc.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:

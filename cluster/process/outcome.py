@@ -27,7 +27,7 @@ class Failed:
     """A stage failed."""
 
     stage: str
-    owner: str  # of the stage: "rank 1", "Ray Train's controller"
+    owner: str  # owner of the stage: "rank 1", "Ray Train's controller"
     cause: GraphmillError
     is_final: bool = True  # another attempt would fail in the same way
 
@@ -42,7 +42,7 @@ class Failed:
         )
 
     def error(self, given_up: str | None = None) -> GraphmillError:
-        """The error for the user: one line with stage, owner, cause and, if attempts were counted, why none is left."""
+        """Returns the error for the user: one line with stage, owner, cause and, if attempts were counted, the reason why no attempt is left."""
         line = str(self.cause.at(self.stage, self.owner))
         made = type(self.cause)(line if given_up is None else f"{line}; given up after {given_up}")
         made.__cause__ = self.cause.__cause__
@@ -54,7 +54,7 @@ Outcome = Finished | Stopped | Failed
 
 @contextmanager
 def located(stage: str, owner: str = "") -> Iterator[None]:
-    """Adds stage and owner to a GraphmillError raised inside the block, unless it has them."""
+    """Adds stage and owner to a GraphmillError that is raised inside the block, unless the error has them already."""
     try:
         yield
     except GraphmillError as error:

@@ -1,7 +1,8 @@
-"""Keeps PyTorch's global random generators to one training or prediction of a process at a time.
+"""Reserves PyTorch's global random generators of a process for one training or prediction at a time.
 
-Weights, dropout and users' modules draw from them: `nn.Linear`, `nn.init` and `nn.Dropout` take no generator. The trainer seeds them at each step, so a
-second training in another thread would change the numbers of both (docs/decisions/0105-one-training-of-a-process-at-a-time.md).
+Initial weights, dropout and users' modules draw from these generators, because `nn.Linear`, `nn.init` and `nn.Dropout` accept no other generator. The
+trainer seeds the generators at each step. Therefore a second training in another thread would change the random numbers of both trainings
+(docs/decisions/0105-one-training-of-a-process-at-a-time.md).
 """
 
 import threading
@@ -12,13 +13,14 @@ import torch
 
 from graphmill.core.errors import ConflictError
 
-_HELD = threading.RLock()  # reentrant: a training's callback may predict, and restores the training's state
+# Reentrant: a callback of a training may predict; afterwards the training's state is restored
+_HELD = threading.RLock()
 
 
 @contextmanager
 def own_random_state(what: str, wait_s: float = 0.0) -> Iterator[None]:
-    """Inside the block this thread may seed the generators; afterwards their state is restored. Raises ConflictError if another thread stays
-    inside for `wait_s`."""
+    """Lets this thread seed the generators inside the block, and restores their state afterwards. Raises ConflictError if another thread keeps the
+    generators for longer than `wait_s`."""
     if not _HELD.acquire(timeout=wait_s):
         raise ConflictError(
             f"{what}: expected no other training or prediction in this process, found one in another thread; PyTorch's random numbers are the whole "
@@ -29,6 +31,7 @@ def own_random_state(what: str, wait_s: float = 0.0) -> Iterator[None]:
         with torch.random.fork_rng(devices=range(torch.cuda.device_count()) if started else ()):
             yield
     finally:
-        if not started and torch.cuda.is_initialized():  # the state with which they would have started
+        # The state that the CUDA generators would have had at the start
+        if not started and torch.cuda.is_initialized():
             torch.cuda.manual_seed_all(torch.initial_seed())
         _HELD.release()

@@ -1,1 +1,1 @@
-"""Ray, our own or a cluster's: session, nodes, placement of workers. Imports: cluster.process, .options."""
+"""Connects to a cluster's Ray or starts a local Ray: session, checks of nodes, placement of workers. Imports: cluster.process, .options."""

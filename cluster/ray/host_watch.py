@@ -1,10 +1,10 @@
-"""Reports within seconds that a host of the cluster does not answer, and when it is back; ends a run whose cluster has lost its head.
+"""Reports within seconds that a host of the cluster does not answer or answers again. Ends a run whose cluster has lost its head.
 
-Ray gives up a host after about a minute (`RAY_health_check_failure_threshold` times `RAY_health_check_timeout_ms`), and shows nothing before. The
-watch tries each host's Ray port every two seconds. It only reports; Ray and the trainer act.
+Ray gives up a host after about a minute (`RAY_health_check_failure_threshold` times `RAY_health_check_timeout_ms`), and shows nothing before that. The
+watch tries each host's Ray port every two seconds. For hosts other than the head it only reports: Ray and the trainer react.
 
-The head is different. A process that asks a lost head waits without bound, or is aborted by Ray after a minute or as soon as another head answers at
-the same address. So the watch ends the run before that.
+For the head the watch does more. A process that sends a request to a lost head waits without bound, or Ray aborts the process after a minute or when another
+head answers at the same address. Therefore the watch ends the run before that.
 """
 
 import os
@@ -25,11 +25,11 @@ from graphmill.core.errors import ClusterLostError
 
 _PERIOD_S = 2.0
 _KNOCK_S = 2.0  # longest wait for an answer
-_SILENT_S = 4.0  # silence after which the user is told
+_SILENT_S = 4.0  # silence after which the user gets a message
 _HEAD_PERIOD_S = 0.5
-_CLOSED_S = 1.5  # time without a listener at the head's port after which the head is lost: less than Ray takes to start
-_RAYS_PATIENCE = ("RAY_gcs_rpc_server_reconnect_timeout_s", "60")  # Ray's variable and its default
-_KEPT_BY = ("RAY_REDIS_ADDRESS", "RAY_gcs_storage")  # Ray's variables for a head whose state outlives it
+_CLOSED_S = 1.5  # a head is lost after this time without a listener at its port; a new Ray takes longer to start
+_RAYS_PATIENCE = ("RAY_gcs_rpc_server_reconnect_timeout_s", "60")  # the name of Ray's variable, and its default
+_KEPT_BY = ("RAY_REDIS_ADDRESS", "RAY_gcs_storage")  # Ray's variables for a head whose state survives the head's end
 
 Address = tuple[str, int]
 
@@ -43,13 +43,14 @@ class _Seen:
 
 
 class HostStates:
-    """The state of each host, by IP address; times are seconds of a monotonic clock."""
+    """The state of each host, by IP address. Times are seconds of a monotonic clock."""
 
     def __init__(self) -> None:
         self._seen: dict[str, _Seen] = {}
 
     def update(self, now: float, live: Mapping[str, str], answered: Collection[str]) -> list[str]:
-        """Messages for the user. `live`: names of the hosts that Ray counts on; `answered`: addresses of the hosts that have just answered."""
+        """Updates the states and returns messages for the user. `live`: names, by address, of the hosts that Ray regards as alive. `answered`: addresses of the
+        hosts that have just answered."""
         messages = []
         for address, name in live.items():
             self._seen.setdefault(address, _Seen(name, now))
@@ -71,7 +72,7 @@ class HostStates:
         return messages
 
     def lost(self, now: float) -> str:
-        """The hosts that do not answer, for messages; empty if all do."""
+        """Returns the hosts that do not answer, as text for messages. Empty if all hosts answer."""
         hosts = [
             f"{seen.name} ({address}) has not answered for {now - seen.answered_s:.0f} s"
             for address, seen in self._seen.items()
@@ -84,21 +85,21 @@ class Knock(Enum):
     """The result of connecting to a port."""
 
     ANSWERS = "answers"
-    CLOSED = "closed"  # the host answers, but nothing listens
+    CLOSED = "closed"  # the host answers, but no process listens at the port
     SILENT = "silent"
 
 
 class HeadState:
-    """The state of the cluster's head; times are seconds of a monotonic clock."""
+    """The state of the cluster's head. Times are seconds of a monotonic clock."""
 
     def __init__(self, now: float, patience_s: float, is_kept: bool) -> None:
-        """`patience_s`: time in which a silent head may come back; `is_kept`: a closed head may come back too, since its state outlives it."""
+        """`patience_s`: time in which a silent head may come back. `is_kept`: the head's state survives its end, so a closed head may come back too."""
         self._answered_s, self._patience_s, self._is_kept = now, patience_s, is_kept
         self._closed_s: float | None = None
         self._is_told = False
 
     def update(self, now: float, knock: Knock) -> tuple[str | None, str | None]:
-        """(message for the user, reason why the head is lost for good); None each if there is none."""
+        """Returns (message for the user, reason why the head is lost for ever). Each of them may be None."""
         if knock is Knock.ANSWERS:
             message = f"the head answers again, after {now - self._answered_s:.0f} s" if self._is_told else None
             self._answered_s, self._closed_s, self._is_told = now, None, False
@@ -122,7 +123,7 @@ class HostWatch:
     """Watches the connected cluster's other hosts and its head, in two threads."""
 
     def __init__(self, tell: Callable[[str], None], end_now: Callable[[], None]) -> None:
-        """`end_now` makes the main thread raise KeyboardInterrupt if the head is lost; `head_lost` then says why."""
+        """`end_now` is called if the head is lost and makes the main thread raise KeyboardInterrupt. `head_lost` then holds the reason."""
         self._tell, self._end_now, self._states, self._ended = tell, end_now, HostStates(), threading.Event()
         self._lock = threading.Lock()
         address = ray.get_runtime_context().gcs_address
@@ -138,7 +139,7 @@ class HostWatch:
             return self._states.lost(time.monotonic())
 
     def run_head(self) -> None:
-        """Watches the head until `end`, or until it is lost."""
+        """Watches the head until `end` is called or the head is lost."""
         patience_s = 2 / 3 * float(os.environ.get(*_RAYS_PATIENCE))
         state = HeadState(time.monotonic(), patience_s, any(map(os.environ.get, _KEPT_BY)))
         while not self._ended.wait(_HEAD_PERIOD_S):
@@ -156,7 +157,7 @@ class HostWatch:
                 return
 
     def run(self) -> None:
-        """Watches the other hosts until `end`."""
+        """Watches the other hosts until `end` is called."""
         own_node = ray.get_runtime_context().get_node_id()
         while not self._ended.wait(_PERIOD_S):
             if not self._head_answers:
@@ -177,9 +178,9 @@ class HostWatch:
 
 @contextmanager
 def watched_hosts(tell: Callable[[str], None], end_now: Callable[[], None] = interrupt_main) -> Iterator[HostWatch]:
-    """Watches during the block; `tell` is called from threads, and must not wait.
+    """Watches the hosts during the block. `tell` is called from threads, and must not wait.
 
-    If the head is lost, `end_now` ends the block by KeyboardInterrupt, and ClusterLostError is raised in its place.
+    If the head is lost, `end_now` ends the block by KeyboardInterrupt, which is replaced by ClusterLostError.
     """
     watch = HostWatch(tell, end_now)
     threads = [threading.Thread(target=run, name="graphmill-hosts", daemon=True) for run in (watch.run, watch.run_head)]
@@ -193,7 +194,7 @@ def watched_hosts(tell: Callable[[str], None], end_now: Callable[[], None] = int
         raise
     finally:
         watch.end()
-        if watch.head_lost is None:  # otherwise the other thread may wait for the head
+        if watch.head_lost is None:  # if the head is lost, the threads may still wait for it: do not join them
             for thread in threads:
                 thread.join(timeout=_PERIOD_S + _KNOCK_S)
 
@@ -209,7 +210,7 @@ def _knock_at(door: Address, timeout_s: float) -> Knock:
 
 
 def knock(doors: Collection[Address], timeout_s: float) -> set[Address]:
-    """The TCP ports among `doors` that accept a connection in time; all are tried at once."""
+    """Returns the TCP ports among `doors` that accept a connection in time. All ports are tried at the same time."""
     answered: set[Address] = set()
     deadline = time.monotonic() + timeout_s
     with selectors.DefaultSelector() as selector:

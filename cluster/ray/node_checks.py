@@ -1,6 +1,6 @@
-"""Checks every node of a Ray cluster: versions that must agree, clock, memory, access to a path. Finds open sockets.
+"""Checks every node of a Ray cluster: versions that must agree, clock, memory, access to a path. Also finds open sockets.
 
-One task per node, pinned there, with one deadline for all; a node that does not answer has an error in its report.
+Each node runs one task, with one deadline for all nodes. If a node does not answer, its report has an error.
 """
 
 import platform
@@ -18,25 +18,25 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from graphmill.core.errors import GraphmillError
 
-# Must be equal on all nodes: weights, batches and messages pass between them.
+# Their versions must be equal on all nodes, because the nodes exchange weights, batches and messages.
 SHARED_PACKAGES = ("torch", "ray", "numpy", "pyarrow")
 
 
 @dataclass(frozen=True)
 class NodeReport:
-    """One node's answer, or its `error`."""
+    """The answer of one node, or the `error` if it did not answer."""
 
     address: str
     versions: dict[str, str]
-    clock_s: float = 0.0  # how far the clock is ahead of the driver's, up to half a round trip
+    clock_s: float = 0.0  # seconds by which the clock is ahead of the driver's clock; exact to half a round trip
     round_trip_s: float = 0.0
     free_memory_bytes: int = 0
-    path_problem: str | None = None  # the reason why the path cannot be read there
+    path_problem: str | None = None  # the reason why the node cannot read the path
     error: str | None = None
 
 
 def ask_nodes(path: str | None, deadline_s: float) -> list[NodeReport]:
-    """A report of every live node, by address. Needs a Ray session. `path`: a stored graph that each node must see."""
+    """Returns a report of every live node, in order of addresses. Needs a Ray session. `path`: a stored graph that each node must be able to read."""
     nodes = [node for node in ray.nodes() if node["Alive"]]
     ask = ray.remote(num_cpus=0, max_retries=0)(_describe_node)
     until = time.monotonic() + deadline_s
@@ -46,7 +46,7 @@ def ask_nodes(path: str | None, deadline_s: float) -> list[NodeReport]:
         )
         for node in nodes
     }
-    # The first call on a node starts its worker process; the second one reads the clock.
+    # The first call on a node starts its worker process; the second call reads the clock.
     first = {address: task.remote(path) for address, task in asked.items()}
     reports = []
     for address, reference in sorted(first.items()):
@@ -73,7 +73,7 @@ def ask_nodes(path: str | None, deadline_s: float) -> list[NodeReport]:
 
 
 def local_versions() -> dict[str, str]:
-    """Versions of Python and the packages that must be equal on all nodes."""
+    """Returns the versions of Python and of the packages that must be equal on all nodes."""
     versions = {"python": platform.python_version()}
     for name in SHARED_PACKAGES:
         try:
@@ -84,7 +84,7 @@ def local_versions() -> dict[str, str]:
 
 
 def open_beyond_loopback(process: psutil.Process) -> list[str]:
-    """TCP sockets of a process and its descendants to which other machines can connect, as `0.0.0.0:8080 (process name)`."""
+    """Returns the TCP sockets of a process and its descendants to which other machines can connect, as `0.0.0.0:8080 (process name)`."""
     listed = set()
     for each in (process, *process.children(recursive=True)):
         with suppress(psutil.NoSuchProcess):

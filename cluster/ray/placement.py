@@ -1,12 +1,12 @@
 """Chooses the number and devices of the workers from the options and the cluster's resources.
 
-`resolve` is the pure decision for a run, its `--plan`, a prediction and a sweep of trials. The first row that fits sets the number of workers:
+`resolve` is a pure function. A run, its `--plan`, a prediction and a sweep of trials use it. The first row that applies sets the number of workers:
 
-    1. --workers N              N; on GPUs no more than there are, unless --workers.device gpu insists
-    2. GPUs                     one worker for each, each with its CPUs
+    1. --workers N              N; on GPUs at most the number of GPUs, but an error instead with --workers.device gpu
+    2. GPUs                     one worker for each GPU, each worker with its CPUs
     3. no cluster to join, and
-       data that fit a process  one, which is this process
-    4. several hosts with CPUs  one worker for each host, as far as CPUs reach, at least two
+       data that fit a process  one worker, which is this process
+    4. several hosts with CPUs  one worker for each host, if there are enough CPUs; at least two
     5. one host                 two
 """
 
@@ -19,20 +19,20 @@ from graphmill.cluster.ray.session import may_grow
 from graphmill.core.errors import ConfigError, DeadlineError
 from graphmill.core.summaries import counted
 
-_SAY_AFTER_S, _SAY_AGAIN_S = 5.0, 60.0  # failed workers free their places within seconds
-_SHARE = 0.25  # of free memory that a graph may take in one process: batches and model need more
+_SAY_AFTER_S, _SAY_AGAIN_S = 5.0, 60.0  # after a failure the workers' places become free within seconds
+_SHARE = 0.25  # share of free memory that a graph may take in one process; batches and model need the rest
 
 
 @dataclass(frozen=True)
 class Resources:
-    """All resources of a cluster, in use or not; or of this machine, if there is no cluster to join."""
+    """All resources of a cluster, used or free. If there is no cluster to join: the resources of this machine."""
 
     cpus: int
     gpus: int
     free_bytes: int | None = None
-    """This machine's free memory; None: a cluster, or unknown."""
+    """Free memory of this machine. None: the resources are a cluster's, or the memory is unknown."""
     hosts: int = 1
-    """Hosts with CPUs."""
+    """Number of hosts with CPUs."""
 
     def __str__(self) -> str:
         return f"{counted(self.cpus, 'CPU')} and {counted(self.gpus, 'GPU')}"
@@ -41,12 +41,12 @@ class Resources:
 def resolve(
     asked: WorkerOptions, available: Resources, data_bytes: int | None = None
 ) -> tuple[WorkerOptions, str | None]:
-    """The options with a number of workers, a device and a launcher; and a note on that choice in one line, or None.
+    """Returns the options with a number of workers, a device and a launcher, and a note of one line on that choice, or None.
 
-    GPUs are used unless CPUs were asked for. A worker takes its CPUs and, if it computes on a GPU, one GPU. With fewer GPUs (or CPUs for them) than
-    workers asked for, fewer workers train; only `device="gpu"` insists. Without GPUs and a number of workers, one process trains if data of
-    `data_bytes` fit it. One worker is this process, unless there is a cluster or Ray was asked for. Resolved options do not change. Raises
-    ConfigError if the cluster lacks what was asked for.
+    GPUs are used unless the options request CPUs. A worker takes its CPUs and, if it computes on a GPU, one GPU. If there are fewer GPUs (or CPUs for
+    them) than requested workers, fewer workers train; with `device="gpu"` this is an error instead. If there are no GPUs and no requested number, one
+    process trains if data of `data_bytes` fit into it. A single worker is this process, unless there is a cluster or the options request Ray. Options
+    that are already resolved do not change. Raises ConfigError if the cluster does not have the requested resources.
     """
     alone = asked.launcher == "process" or (
         asked.launcher == "auto" and available.free_bytes is not None and asked.min_workers is None
@@ -66,7 +66,7 @@ def _fits(available: Resources, data_bytes: int | None) -> bool:
 
 
 def _number(asked: WorkerOptions, available: Resources, *, one_is_enough: bool) -> tuple[WorkerOptions, str | None]:
-    """The options with a number of workers and a device, and a note if the number differs from the one asked for."""
+    """Returns the options with a number of workers and a device, and a note if the number differs from the requested number."""
     slots = available.cpus // asked.cpus_per_worker
     if asked.device == "cpu" or (asked.device == "auto" and available.gpus == 0):
         if one_is_enough and asked.num_workers is None:
@@ -76,7 +76,7 @@ def _number(asked: WorkerOptions, available: Resources, *, one_is_enough: bool) 
         _check_cpus(asked, asked.min_workers or most, available)
         note = f"training on {most} workers: one for each host" if most == by_hosts > asked.most else None
         return replace(asked, num_workers=most, device="cpu"), note
-    if asked.launcher == "process":  # one worker, however many GPUs there are
+    if asked.launcher == "process":  # one worker, for any number of GPUs
         asked = replace(asked, num_workers=1)
     usable, needed, is_elastic = min(available.gpus, slots), asked.fewest, asked.min_workers is not None
     if available.gpus < needed and asked.device == "gpu":
@@ -112,9 +112,9 @@ def _cpus(asked: WorkerOptions) -> str:
 
 
 def place(asked: WorkerOptions, available: Resources | None = None, data_bytes: int | None = None) -> WorkerOptions:
-    """`resolve` with these resources, or the connected cluster's; prints the note.
+    """Calls `resolve` with these resources, or with the connected cluster's resources, and prints the note.
 
-    Raises ConfigError if they lack what was asked for; with a cluster, after the wait of `cluster_resources`.
+    Raises ConfigError if the requested resources are missing; with a cluster, after the wait of `cluster_resources`.
     """
     resolved, note = resolve(asked, cluster_resources(asked) if available is None else available, data_bytes)
     if note is not None:
@@ -123,7 +123,7 @@ def place(asked: WorkerOptions, available: Resources | None = None, data_bytes: 
 
 
 def cluster_resources(asked: WorkerOptions) -> Resources:
-    """The connected cluster's resources. If they are too few, waits up to `asked.wait_s` for nodes that are joining."""
+    """Returns the connected cluster's resources. If they are not enough, waits up to `asked.wait_s` for nodes that are joining."""
     deadline = time.monotonic() + asked.wait_s
     is_told = False
     while True:
@@ -142,7 +142,7 @@ def cluster_resources(asked: WorkerOptions) -> Resources:
 
 
 def resources_now() -> Resources:
-    """The connected cluster's resources now."""
+    """Returns the current resources of the connected cluster."""
     import ray
 
     total = ray.cluster_resources()
@@ -151,9 +151,9 @@ def resources_now() -> Resources:
 
 
 def wait_for_room(workers: WorkerOptions, say: Callable[[str], None], lost: Callable[[], str]) -> None:
-    """Returns once the connected cluster has room for `workers.fewest` workers at once; meanwhile says what is missing.
+    """Waits until the connected cluster has room for `workers.fewest` workers at the same time. Meanwhile calls `say` with the missing resources.
 
-    Ray's autoscaler sees the demand. `lost`: the hosts that do not answer, for messages. Raises DeadlineError after `workers.wait_s`.
+    Ray's autoscaler sees the demand. `lost` returns the hosts that do not answer, for messages. Raises DeadlineError after `workers.wait_s`.
     """
     if not may_grow():
         return
@@ -186,7 +186,7 @@ def wait_for_room(workers: WorkerOptions, say: Callable[[str], None], lost: Call
 
 
 def lacking_room(workers: WorkerOptions, total: Resources, free: Resources) -> str:
-    """The message why the workers have no room."""
+    """Returns the message with the resources that the workers need and the cluster does not have free."""
     needed = Resources(workers.cpus_per_worker * workers.fewest, workers.fewest if workers.device == "gpu" else 0)
     room = f"{counted(workers.fewest, 'worker')} of {_each(workers)}"
     if total.cpus < needed.cpus or total.gpus < needed.gpus:

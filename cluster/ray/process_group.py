@@ -1,7 +1,7 @@
-"""The meeting point of a torch process group.
+"""Makes the meeting point at which the processes of a torch process group find each other.
 
-torch's own store listens on all interfaces and answers everybody. Here the processes of a local Ray meet at a file that no other user can reach, and
-the processes of a cluster at a store that listens only on the address of rank 0's node.
+torch's own store listens on all interfaces and answers everybody. Here the processes of a local Ray meet at a file that no other user can reach. The
+processes of a cluster meet at a store that listens only on the address of rank 0's node.
 """
 
 import socket
@@ -24,11 +24,11 @@ Point = str | tuple[str, int]
 """A file, or a store's host and port."""
 
 _TIMEOUT = timedelta(seconds=COLLECTIVE_TIMEOUT_S)
-_opened: dict[Point, dist.Store] = {}  # stores that rank 0 has opened, until it meets the others there
+_opened: dict[Point, dist.Store] = {}  # stores that rank 0 has opened, until it meets the other ranks there
 
 
 def meeting_point() -> Point:
-    """A new meeting point, made by the process that will be rank 0."""
+    """Makes a new meeting point. Called by the process that will be rank 0."""
     host = get_node_ip_address()
     if ip_address(host).is_loopback:  # all nodes of this Ray are on one machine
         return str(Path(tempfile.mkdtemp(prefix="meet-", dir=ray.get_runtime_context().get_temp_dir()), "store"))
@@ -41,18 +41,18 @@ def meeting_point() -> Point:
 
 
 def meet(point: Point, rank: int, num_ranks: int, backend: str) -> None:
-    """Joins the process group at this point; a collective call."""
+    """Joins the process group at this point. A collective call."""
     store: dist.Store
     if isinstance(point, str):
         store = dist.FileStore(point, num_ranks)
     else:
         store = _opened[point] if point in _opened else dist.TCPStore(*point, is_master=False, timeout=_TIMEOUT)
-        _opened.clear()  # a process that is not rank 0 may have made a point too
+        _opened.clear()  # a process that is not rank 0 may have made a meeting point too
     dist.init_process_group(backend, store=store, rank=rank, world_size=num_ranks, timeout=_TIMEOUT)
 
 
 class MeetingConfig(TorchConfig):
-    """Ray Train's workers meet at our meeting points."""
+    """Lets Ray Train's workers meet at these meeting points."""
 
     @property
     def backend_cls(self) -> type[_TorchBackend]:
@@ -63,6 +63,6 @@ class _MeetingBackend(_TorchBackend):
     def on_start(self, worker_group: Any, backend_config: BackendConfig) -> None:
         backend = "nccl" if worker_group.get_resources_per_worker().get("GPU", 0) else "gloo"
         point, size = worker_group.execute_single(0, meeting_point), len(worker_group)
-        worker_group.execute(_set_torch_distributed_env_vars)  # RANK, WORLD_SIZE …, for users' components
+        worker_group.execute(_set_torch_distributed_env_vars)  # sets RANK, WORLD_SIZE …, for users' components
         joined = [worker_group.execute_single_async(rank, meet, point, rank, size, backend) for rank in range(size)]
         ray.get(joined, timeout=2 * COLLECTIVE_TIMEOUT_S)

@@ -1,10 +1,10 @@
-"""One Ray session per job: connect to the cluster this process belongs to, or start a local Ray and stop it again.
+"""Connects a job to Ray: to the cluster that this process belongs to, or to a local Ray that is started and stopped again.
 
 Invariants: a Ray that we did not start is never stopped. No process of a Ray that we started outlives the `with` block, however the block ends
 (normally, by an exception, Ctrl-C or SIGTERM). Other users cannot reach a Ray that we start: its files lie in a folder that only this user can
 enter, it has its own token, and it listens on the loopback address alone.
 
-Ray is imported inside the functions: a job parses its options, and answers `--help`, without that slow import.
+Ray is imported inside the functions, so that a job parses its options and answers `--help` without that slow import.
 """
 
 from __future__ import annotations
@@ -32,27 +32,26 @@ from graphmill.core.errors import ClusterLostError, ConfigError, Terminated
 from graphmill.core.files.private import check_private, check_unreplaceable
 from graphmill.storage.filesystem.temporary_folder import owned, remove_orphans
 
-# Ray reads these from the environment of the process that calls `ray.init` and `TorchTrainer.fit`, and has no other switch for them. The user's own
-# values win.
+# Ray reads these settings only from the environment of the process that calls `ray.init` and `TorchTrainer.fit`. Values that the user has set are kept.
 RAY_ENVIRONMENT: Mapping[str, str] = {
     # The barrier inside `ray.train.report` has no deadline by default.
     "RAY_TRAIN_COLLECTIVE_TIMEOUT_S": str(COLLECTIVE_TIMEOUT_S),
-    # Otherwise Train workers change into a session folder, where relative paths differ from the job's.
+    # Otherwise Ray Train's workers change into a session folder, and the job's relative paths are wrong there.
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
-    # Otherwise Ray starts each worker through uv again under `uv run`.
+    # Otherwise, under `uv run`, Ray starts each worker through uv again.
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
 }
 
-# Added for a Ray that we start.
+# Additional settings for a local Ray that this process starts.
 LOCAL_RAY_ENVIRONMENT: Mapping[str, str] = {
-    # Ray's GCS keeps the latest 100,000 tasks by default, 3 KB each: with Ray Train's polls of its workers, up to 300 MB.
+    # By default Ray's GCS keeps the latest 100,000 tasks, 3 KB each. Ray Train polls its workers by tasks, so this is up to 300 MB.
     "RAY_task_events_max_num_task_in_gcs": "5000",
-    # A local machine is preempted by SIGTERM, without an announcement to watch for: this saves a process.
+    # A local machine is preempted by SIGTERM without an earlier announcement. Without the watcher there is one process less.
     "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
 }
 
-# Set whatever the user's values are. Without the first, Ray replaces a loopback address with the machine's own, also in connecting processes.
+# These settings replace the user's values. Without the first, Ray replaces a loopback address by the machine's address, also in processes that connect.
 _LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 _LOOPBACK_ENVIRONMENT: Mapping[str, str] = {
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
@@ -61,12 +60,12 @@ _LOOPBACK_ENVIRONMENT: Mapping[str, str] = {
 }
 
 _started_here = False
-# Ray gives its processes 30 s to come up. A loaded machine can miss that while it still reads their files from its disk.
+# Number of tries: Ray gives its processes 30 s to start, and a loaded machine may need longer to read their files from its disk.
 _STARTS = 3
 _TOO_LATE = "timed out during startup"
 _TEMP_PREFIX = "graphmill-"
-_RAYS = "r"  # Ray's own folder within ours; Ray opens it to all users
-# The longest name that Ray appends to our folder (process ids have up to seven digits).
+_RAYS = "r"  # Ray's folder inside the private folder; Ray lets all users enter it
+# The longest path that Ray appends to the private folder (process ids have up to seven digits).
 _SOCKET_SUFFIX_BYTES = len(f"/{_RAYS}/session_2026-11-21_07-22-02_299228_1234567/sockets/plasma_store")
 _SOCKET_PATH_BYTES = 103 if sys.platform == "darwin" else 107
 
@@ -79,19 +78,19 @@ class Session:
     """The cluster's `host:port`."""
 
     is_ours: bool
-    """Whether this process started the cluster, and will stop it."""
+    """Whether this process started this Ray and will stop it."""
 
     dashboard_url: str | None
 
 
 def joins_a_cluster(options: SessionOptions) -> bool:
-    """Whether `ray_session` with these options would use a running Ray."""
+    """Returns whether `ray_session` with these options would use a running Ray."""
     ray = sys.modules.get("ray")
     return (ray is not None and ray.is_initialized()) or _address(options) is not None
 
 
 def may_grow() -> bool:
-    """Whether nodes may still join the connected Ray; not if `ray_session` started it."""
+    """Returns whether nodes may still join the connected Ray. False if `ray_session` started this Ray."""
     return not _started_here
 
 
@@ -99,11 +98,11 @@ def may_grow() -> bool:
 def ray_session(options: SessionOptions | None = None) -> Iterator[Session]:
     """Connects to Ray, or starts one, for the length of a `with` block.
 
-    A Ray that is already connected in this process is used. Otherwise the cluster at `options.address`, or else RAY_ADDRESS, is connected to;
-    without either, a local Ray starts.
+    If this process is already connected to a Ray, that Ray is used. Otherwise the session connects to the cluster at `options.address`, or else at
+    RAY_ADDRESS. If neither is set, a local Ray starts.
 
-    Ray installs its own SIGTERM handler, and Ray Train one for SIGINT; here the block sees KeyboardInterrupt and
-    Terminated, and the previous handlers are restored afterwards.
+    Ray installs a handler of SIGTERM, and Ray Train a handler of SIGINT. Inside the block the signals raise Terminated and KeyboardInterrupt
+    nevertheless, and the previous handlers are restored afterwards.
 
     Raises:
         ConfigError: the address cannot be reached or used, the token does not fit, the port is taken, or another user could read the token
@@ -126,7 +125,7 @@ def ray_session(options: SessionOptions | None = None) -> Iterator[Session]:
 
 
 def _address(options: SessionOptions) -> str | None:
-    """The cluster to connect to; None: start a local Ray."""
+    """Returns the address of the cluster to connect to. None: start a local Ray."""
     address = options.address or os.environ.get("RAY_ADDRESS") or None
     if address is None or address == "local":
         return None
@@ -198,10 +197,10 @@ def _started(options: SessionOptions) -> Iterator[Session]:
                             f"cores and try again ({error})"
                         ) from error
                 finally:
-                    # Also after a Ctrl-C half-way. Later children of this process are not Ray's, and stay.
+                    # Also after a Ctrl-C during the start. Children that this process starts later are not Ray's, and are not stopped.
                     daemons = [child for child in this_process.children() if child not in before]
                 _stop(daemons, options.stop_timeout_s)
-            check_private(folder)  # once more: Ray changes modes
+            check_private(folder)  # checked again, because Ray changes the modes of folders
             _started_here = True
             yield _describe(context, is_ours=True)
         finally:
@@ -215,7 +214,7 @@ def _describe(context: Any, is_ours: bool) -> Session:
 
 
 def _stop(daemons: list[Any], timeout_s: float) -> None:
-    """Stops a local Ray within `timeout_s` and a second: first by a shutdown, then by killing its remaining processes."""
+    """Stops a local Ray within `timeout_s` plus one second: first by a shutdown, then by killing its remaining processes."""
     import psutil
     import ray
 
@@ -224,7 +223,7 @@ def _stop(daemons: list[Any], timeout_s: float) -> None:
     for daemon in daemons:
         with contextlib.suppress(psutil.NoSuchProcess):
             processes += daemon.children(recursive=True)  # the workers are the raylet's children
-    # A hanging shutdown waits for one of these processes: killing them ends it.
+    # A shutdown that hangs waits for one of these processes. Killing the processes ends the shutdown.
     watchdog = threading.Timer(timeout_s, _kill, args=(processes,))
     watchdog.daemon = True
     watchdog.start()
@@ -240,7 +239,7 @@ def _kill(processes: list[Any]) -> None:
     import psutil
 
     for process in processes:
-        # psutil compares start times, so a reused process id is not touched.
+        # psutil compares start times, so a new process with a reused process id is not killed.
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
     psutil.wait_procs(processes, timeout=1.0)
@@ -248,7 +247,7 @@ def _kill(processes: list[Any]) -> None:
 
 @contextlib.contextmanager
 def _private_folder(options: SessionOptions) -> Iterator[Path]:
-    """A folder that only this user can enter, for Ray's folder."""
+    """Yields a folder that only this user can enter. Ray's folder is made inside it."""
     longest = _SOCKET_PATH_BYTES - _SOCKET_SUFFIX_BYTES
     if options.temp_dir is not None:
         folder = options.temp_dir.resolve()
@@ -276,7 +275,7 @@ def _private_folder(options: SessionOptions) -> Iterator[Path]:
                 refused = error
     else:
         raise refused
-    remove_orphans(parent, _TEMP_PREFIX)  # of a process that was killed
+    remove_orphans(parent, _TEMP_PREFIX)  # folders of killed processes
     folder = Path(tempfile.mkdtemp(prefix=_TEMP_PREFIX, dir=parent))
     try:
         check_private(folder)
@@ -289,7 +288,7 @@ def _private_folder(options: SessionOptions) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _own_token(folder: Path) -> Iterator[None]:
-    """A token for this Ray alone. Its processes, and those that the block starts, find it by the environment, which is restored afterwards."""
+    """Makes a token for this Ray only. The environment names the token to Ray's processes and to processes that the block starts; it is restored afterwards."""
     number, name = tempfile.mkstemp(prefix="token-", dir=folder)  # mode 0600
     try:
         with open(number, "w") as stream:
@@ -304,12 +303,12 @@ def _own_token(folder: Path) -> Iterator[None]:
 
 
 def _read_token_anew() -> None:
-    """Makes Ray forget the mode that it found when it was imported, and the first token that it read."""
+    """Makes Ray forget the authentication mode that it read at its import, and the token that it read first."""
     from ray import _raylet
 
     raylet: Any = _raylet  # a compiled module
     raylet.Config.initialize("")
-    # A thread of an ending Ray may still ask for the token, and Ray aborts the process if there is none.
+    # A thread of a Ray that is ending may still read the token, and Ray aborts the process if there is no token.
     if (
         os.environ.get("RAY_AUTH_MODE", "").lower() != "token"
         or os.environ.get("RAY_AUTH_TOKEN")
@@ -319,7 +318,7 @@ def _read_token_anew() -> None:
 
 
 def token_file() -> Path | None:
-    """The file with the token of the cluster that this user's sessions and `ray` commands would join; None if there is none."""
+    """Returns the file with the token of the cluster that this user's sessions and `ray` commands would join. None if there is no such file."""
     if os.environ.get("RAY_AUTH_TOKEN") or os.environ.get("RAY_AUTH_MODE", "token").lower() != "token":
         return None
     file = os.environ.get("RAY_AUTH_TOKEN_PATH") or os.path.expanduser("~/.ray/auth_token")
@@ -328,7 +327,7 @@ def token_file() -> Path | None:
 
 @contextlib.contextmanager
 def _addresses_as_given() -> Iterator[None]:
-    """Inside the block Ray keeps a loopback address, as it does on macOS; otherwise it replaces it with the machine's own."""
+    """Makes Ray keep a loopback address inside the block, as on macOS. Otherwise Ray replaces a loopback address by the machine's address."""
     from ray._private import ray_constants
 
     constants: Any = ray_constants
@@ -340,7 +339,7 @@ def _addresses_as_given() -> Iterator[None]:
 
 
 def _check_port_free(host: str, port: int) -> None:
-    """Raises ConfigError if the port is taken: Ray would silently take another port, or end with the log of a dead process."""
+    """Raises ConfigError if the port is taken. Without this check Ray would silently take another port, or end with the log of a dead process."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -352,7 +351,7 @@ def _check_port_free(host: str, port: int) -> None:
 
 
 def _check_reachable(address: str, timeout_s: float) -> None:
-    """Raises ConfigError if nothing answers: Ray would try for a minute, and its log says only that a node timed out."""
+    """Raises ConfigError if nothing answers at the address. Without this check Ray would try for a minute, and its log says only that a node timed out."""
     host, colon, port = address.rpartition(":")
     if not colon or not host or not port.isdigit():
         raise ConfigError(f"address must be host:port, auto or local, got {address!r}")
@@ -367,14 +366,14 @@ def _check_reachable(address: str, timeout_s: float) -> None:
 
 @contextlib.contextmanager
 def _one_line_errors(action: str) -> Iterator[None]:
-    """Turns Ray's errors while it starts into a ConfigError of one line; a bug in our own call (TypeError …) is not caught."""
+    """Turns errors of Ray's start into a ConfigError of one line. An error in the call itself (TypeError …) is not caught."""
     from ray.exceptions import AuthenticationError
 
     try:
         yield
-    except (OSError, ValueError, RuntimeError, AuthenticationError) as error:  # ConnectionError is an OSError
+    except (OSError, ValueError, RuntimeError, AuthenticationError) as error:  # OSError includes ConnectionError
         reason = _first_line(error)
-        # The reason for "failed to connect" is in the text of its cause, because Ray tries for 20 s and then gives up.
+        # The reason for "failed to connect" is in the text of the error's cause: Ray tries for 20 s and then gives up.
         if isinstance(error, AuthenticationError) or "AuthenticationError" in str(error.__cause__):
             reason = (
                 "the token is missing or not the cluster's; give it by RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH "
@@ -382,7 +381,7 @@ def _one_line_errors(action: str) -> Iterator[None]:
             )
         raise ConfigError(f"cannot {action}: {reason}") from error
     except Exception as error:
-        # Ray raises a bare Exception if a node does not come up in time; a subclass is something else.
+        # Ray raises an error of the class Exception itself if a node does not start in time. A subclass has another reason.
         if type(error) is not Exception:
             raise
         raise ConfigError(f"cannot {action}: {_first_line(error)}") from error
@@ -394,14 +393,14 @@ def _first_line(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def environment_defaults(defaults: Mapping[str, str]) -> Iterator[None]:
-    """Sets the variables that are not set; removes them afterwards."""
+    """Sets those of these environment variables that are not set, and removes them afterwards."""
     with _environment({name: value for name, value in defaults.items() if name not in os.environ}):
         yield
 
 
 @contextlib.contextmanager
 def _environment(values: Mapping[str, str | None]) -> Iterator[None]:
-    """Sets these variables, or removes them (None); restores them afterwards."""
+    """Sets these environment variables, or removes them (None), and restores them afterwards."""
     before = {name: os.environ.get(name) for name in values}
     _set(values)
     try:
@@ -420,10 +419,10 @@ def _set(values: Mapping[str, str | None]) -> None:
 
 @contextlib.contextmanager
 def _termination() -> Iterator[Callable[[], None]]:
-    """Makes SIGTERM raise Terminated; restores the handlers of SIGINT and SIGTERM afterwards.
+    """Makes SIGTERM raise Terminated inside the block, and restores the handlers of SIGINT and SIGTERM afterwards.
 
-    Yields a function that installs the handler again: `ray.init` installs one that prints a C++ stack first. Outside the main thread, where Python
-    allows no handlers, it does nothing.
+    Yields a function that installs the handler again, because `ray.init` replaces it by a handler that prints a C++ stack first. Python allows handlers
+    only in the main thread; in other threads nothing is done.
     """
     if threading.current_thread() is not threading.main_thread():
         yield lambda: None
@@ -448,5 +447,5 @@ def _termination() -> Iterator[Callable[[], None]]:
         raise
     finally:
         for signum, handler in before.items():
-            # None: a handler that was not installed from Python and cannot be restored from here.
+            # None: the handler was not installed from Python, so Python cannot restore it.
             signal.signal(signum, signal.SIG_DFL if handler is None else handler)

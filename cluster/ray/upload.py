@@ -1,14 +1,14 @@
-"""Warns of a large upload by `ray job submit --working-dir`. Ray uploads the folder itself, so the check is made in the job."""
+"""Warns of a large upload by `ray job submit --working-dir`. The check is made in the job, because Ray's own command uploads the folder."""
 
 import sys
 from pathlib import Path
 
-LARGE_BYTES = 10_000_000  # each job's upload goes through the head's memory and to every node
+LARGE_BYTES = 10_000_000  # the upload of a job goes through the head's memory to every node
 _NAMED = 3
 
 
 def warn_of_large_upload(working_dir: str | None) -> None:
-    """Prints a warning if the upload is large and this process works in it; `working_dir` is Ray's URI of the upload."""
+    """Prints a warning if the upload is large and is this process's working folder. `working_dir`: Ray's URI of the upload."""
     folder = Path.cwd()
     if working_dir and folder.name == working_dir.rpartition("/")[2].partition(".")[0]:
         warning = describe_large_upload(folder)
@@ -17,7 +17,7 @@ def warn_of_large_upload(working_dir: str | None) -> None:
 
 
 def describe_large_upload(folder: Path) -> str | None:
-    """One line with the size and the largest files of an upload beyond LARGE_BYTES; None for a smaller one."""
+    """Returns one line with the size and the largest files of an upload of more than LARGE_BYTES. None for a smaller upload."""
     files = [path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
     sizes = sorted(((path.stat().st_size, path) for path in files), reverse=True)
     total = sum(size for size, _ in sizes)

@@ -1,1 +1,1 @@
-"""Adds gradients along one fixed tree, so that sums are equal for any number of workers. Imports: samplers, core."""
+"""Adds gradients along one fixed tree, so that the sums are equal for any number of workers. Imports: samplers, core."""

@@ -1,8 +1,8 @@
-"""Averages buffers that a forward pass changes (BatchNorm's running statistics) over a step's micro-batches.
+"""Averages the buffers that a forward pass changes (BatchNorm's running statistics) over a step's micro-batches.
 
-Every position starts from the step's buffers. The step ends with the mean of the positions' buffers, added along the tree
-(`graphmill.cluster.reduction.gradient_tree`), so any number of ranks gets the same bits. Sums are taken in float64, in which the mean of equal
-float32 numbers is exact.
+Every position starts with the buffers from the beginning of the step. At the end of the step the buffers become the mean of the positions' buffers. The
+mean is added along the tree (`graphmill.cluster.reduction.gradient_tree`), so any number of ranks gets the same bits. Sums are computed in float64, because
+there the mean of equal float32 numbers is exact.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from graphmill.cluster.reduction.position_tree import Seat, leaf
 
 
 class BufferMean:
-    """The mean of the buffers that a checkpoint holds. With one position there is nothing to do.
+    """Computes the mean of the buffers that a checkpoint holds. With one position it does nothing.
 
     buffers.begin_step()
     for position in own_positions:
@@ -37,23 +37,23 @@ class BufferMean:
         self._changed.zero_()
 
     def begin_position(self) -> None:
-        """Before a forward pass: restores the step's buffers."""
+        """Restores the buffers from the beginning of the step. Call it before a forward pass."""
         if self._kept and self._names:
             self._load(self._start)
 
     def look(self) -> Tensor:
-        """After a forward pass: float64 [buffers], above 0 if this rank's positions have changed the buffer."""
+        """float64 [buffers]: above 0 if this rank's positions have changed the buffer. Call it after a forward pass."""
         if self._names:
             state = self._model.state_dict()
             self._changed += torch.stack([(state[name] != self._start[name]).any() for name in self._names])
         return self._changed
 
     def keep(self, position: int) -> None:
-        """After the backward pass: copies the position's buffers. Recomputed layers may change them during the backward pass."""
+        """Copies the position's buffers. Call it after the backward pass, because recomputed layers may change buffers during the backward pass."""
         self._kept.append((position, self._copies()))
 
     def end(self, changed: Sequence[float]) -> None:
-        """Sets the mean of the buffers that any position has changed. A collective call if there are any."""
+        """Sets each buffer that any position has changed to its mean. A collective call if a buffer has changed."""
         names = [name for name, count in zip(self._names, changed, strict=True) if count]
         if not names:
             return
@@ -69,7 +69,7 @@ class BufferMean:
         self._load(means)
 
     def _row(self, tensors: Sequence[Tensor]) -> Tensor:
-        """All numbers, padded with zeros to a multiple of the number of ranks."""
+        """Returns all numbers of the tensors in one row, padded with zeros to a multiple of the number of ranks."""
         row = torch.cat([tensor.flatten().double() for tensor in tensors])
         return nn.functional.pad(row, (0, -len(row) % self._seat.num_ranks))
 
@@ -78,5 +78,5 @@ class BufferMean:
         return {name: state[name].clone() for name in self._names}
 
     def _load(self, buffers: dict[str, Tensor]) -> None:
-        """Loads through the model, since a module may need to know (FavorAttention counts its calls)."""
+        """Loads the buffers by the model's `load_state_dict`, because a module may react to it (FavorAttention counts its calls)."""
         self._model.load_state_dict(buffers, strict=False)

@@ -1,9 +1,10 @@
-"""Sums over the micro-batches of a step along the tree of `graphmill.cluster.reduction.position_tree`: the same bits for any number of ranks.
+"""Sums tensors over the micro-batches of a step. The order of additions is the tree of `graphmill.cluster.reduction.position_tree`, so the sums have the same
+bits for any number of ranks.
 
-A rank first adds along the tree among its own positions; the remaining partial sums are its nodes. Then every bucket of gradients is cut into one
-slice per rank. A rank receives all nodes of its slice (all-to-all), adds them along the tree, and sends the sum to all (all-gather). So each
-addition is made by one rank, and all ranks get its result. A rank with one node sends 2 (W - 1) / W of the gradients' bytes, as in a ring
-all-reduce, in 2 rounds instead of 2 (W - 1).
+A rank first makes the tree's additions among its own positions. The remaining partial sums are called its nodes. Then every bucket of gradients is cut into
+one slice per rank. A rank receives the nodes of all ranks for its slice (all-to-all), adds them along the tree, and sends the sum to all ranks (all-gather).
+Each addition is made by one rank, and all ranks get its result. With W ranks, a rank with one node sends 2 (W - 1) / W of the gradients' bytes in 2 rounds.
+A ring all-reduce sends the same number of bytes in 2 (W - 1) rounds.
 """
 
 from collections.abc import Sequence
@@ -14,20 +15,21 @@ from torch import Tensor, nn
 
 from graphmill.cluster.reduction.position_tree import Node, Seat, leaf
 
-_BUCKET_BYTES = 4 << 20  # of gradients, exchanged while the backward pass computes the next bucket
+# Size of a bucket of gradients; it is exchanged while the backward pass computes the next bucket
+_BUCKET_BYTES = 4 << 20
 
 
 class TreeSum:
-    """The sum of a flat tensor over all positions, in progress. The constructor, `share` and `end` are collective calls."""
+    """A sum of a flat tensor over all positions that is being computed. The constructor, `share` and `end` are collective calls."""
 
     def __init__(self, seat: Seat, nodes: Sequence[Node[Tensor]]) -> None:
-        """Begins the sum of this rank's nodes, whose length is a multiple of the number of ranks. The sum is written to the first node's memory."""
+        """Begins the sum. The length of the nodes' tensors must be a multiple of the number of ranks. The sum is written to the memory of the first node."""
         self._seat, self._sum = seat, nodes[0].value
         self._work: dist.Work | None = None
         if seat.num_ranks == 1:
             return
         width = len(self._sum) // seat.num_ranks
-        # Slice after slice, each with all nodes.
+        # Order: slice after slice; each slice holds the numbers of all nodes.
         self._sent = (
             self._sum if len(nodes) == 1 else torch.stack([n.value.view(-1, width) for n in nodes], 1).flatten()
         )
@@ -57,7 +59,7 @@ class TreeSum:
 
 
 class _Gradients:
-    """Gradients of all parameters: a flat tensor per bucket, and a view into it per parameter."""
+    """Gradients of all parameters: one flat tensor per bucket, and for each parameter a view into its bucket's tensor."""
 
     def __init__(self, buckets: Sequence[Sequence[nn.Parameter]], num_ranks: int) -> None:
         self.flats: list[Tensor] = []
@@ -78,13 +80,13 @@ class _Gradients:
 
 
 class GradientTree:
-    """The gradients of a step, over all its positions.
+    """Sums the gradients of a step over all its positions.
 
         for loss in losses_of_own_positions: tree.backward(loss)
         tree.end()  # every parameter's .grad is the sum over all positions
 
-    A parameter that a micro-batch does not use has a gradient of 0 there. Buckets are exchanged during the rank's last backward pass, from the
-    last layers to the first, in the same order on all ranks.
+    If a micro-batch does not use a parameter, the parameter's gradient is 0 in that micro-batch. Buckets are exchanged during the rank's last backward
+    pass, from the last layers to the first layers, in the same order on all ranks.
     """
 
     def __init__(self, model: nn.Module, seat: Seat) -> None:
@@ -92,8 +94,8 @@ class GradientTree:
         self._buckets = _buckets([parameter for parameter in model.parameters() if parameter.requires_grad])
         self._bucket_of = {parameter: number for number, bucket in enumerate(self._buckets) for parameter in bucket}
         self._free: list[_Gradients] = []
-        self._nodes: list[Node[_Gradients]] = []  # of this step; the current backward pass fills the last one
-        self._missing: list[set[nn.Parameter]] = []  # by bucket, parameters without a gradient yet
+        self._nodes: list[Node[_Gradients]] = []  # nodes of this step; the current backward pass fills the last node
+        self._missing: list[set[nn.Parameter]] = []  # for each bucket, the parameters without a gradient yet
         self._sums: list[TreeSum] = []
         self._next = self._seat.positions.start
         for parameter in self._bucket_of:
@@ -101,11 +103,11 @@ class GradientTree:
 
     @property
     def num_bytes(self) -> int:
-        """Of the gradients of all parameters."""
+        """Size of the gradients of all parameters."""
         return sum(parameter.numel() * parameter.element_size() for parameter in self._bucket_of)
 
     def backward(self, loss: Tensor) -> None:
-        """The backward pass of this rank's next position. The last one of a step is a collective call."""
+        """Makes the backward pass of this rank's next position. The last backward pass of a step is a collective call."""
         if self._next == self._seat.positions.start:
             self._begin_step()
         own = self._free.pop() if self._free else _Gradients(self._buckets, self._seat.num_ranks)
@@ -123,7 +125,7 @@ class GradientTree:
             self._nodes = self._seat.fold(self._nodes, self._add)
 
     def end(self) -> None:
-        """Waits for the sums. A collective call, after the step's last backward pass."""
+        """Waits for the sums and sets the gradients. A collective call; call it after the step's last backward pass."""
         for tree_sum in self._sums:
             tree_sum.share()
         for tree_sum in self._sums:
@@ -143,7 +145,7 @@ class GradientTree:
         self._nodes, self._sums = [], []
 
     def _take(self, parameter: Tensor) -> None:
-        """Called by autograd when a gradient is done."""
+        """Stores a parameter's gradient. Autograd calls this method when the gradient is computed."""
         if not self._missing or parameter.grad is None:  # a backward pass outside of the tree
             return
         assert isinstance(parameter, nn.Parameter)
@@ -154,7 +156,7 @@ class GradientTree:
         self._begin_sums(len(self._buckets))
 
     def _begin_sums(self, stop: int) -> None:
-        """Begins the sums of the next buckets before `stop`, up to the first one that lacks a gradient."""
+        """Begins the sums of the next buckets before `stop`. Ends at the first bucket in which a gradient is missing."""
         while self._is_last and len(self._sums) < stop and not self._missing[len(self._sums)]:
             number = len(self._sums)
             nodes = [Node(node.start, node.stop, node.value.flats[number]) for node in self._nodes]
@@ -166,7 +168,7 @@ class GradientTree:
 
 
 def _buckets(parameters: Sequence[nn.Parameter]) -> list[list[nn.Parameter]]:
-    """The parameters from last to first, in lists of one type and device, each little larger than `_BUCKET_BYTES`."""
+    """Groups the parameters, from last to first, into lists of one type and device. Each list is at most a little larger than `_BUCKET_BYTES`."""
     buckets: list[list[nn.Parameter]] = []
     size = 0
     for parameter in reversed(parameters):

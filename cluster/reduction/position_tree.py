@@ -1,10 +1,10 @@
-"""The binary tree along which all sums over the micro-batches of a step are added, and each rank's part of it.
+"""Defines the binary tree of additions for all sums over the micro-batches of a step, and each rank's part of the tree.
 
-A step has V positions, one micro-batch each. The tree adds neighbors pair by pair, level by level; an odd last one moves up:
+A step has V positions, one micro-batch each. On each level the tree adds neighbors in pairs. If the number is odd, the last one moves up to the next level:
 
     V = 5:  ((0 + 1) + (2 + 3)) + 4
 
-A rank has consecutive positions and makes the tree's additions among them; the remaining partial sums are its nodes.
+A rank has consecutive positions and makes the tree's additions among its positions. The remaining partial sums are called its nodes.
 """
 
 from collections.abc import Callable, Iterable
@@ -19,7 +19,7 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True)
 class Node(Generic[Value]):
-    """The sum over the positions [start, stop)."""
+    """A partial sum, over the positions [start, stop)."""
 
     start: int
     stop: int
@@ -27,7 +27,7 @@ class Node(Generic[Value]):
 
 
 def fold(nodes: Iterable[Node[Value]], num_positions: int, add: Callable[[Value, Value], Value]) -> list[Node[Value]]:
-    """The nodes that remain after all of the tree's additions among these nodes. Each node begins at the end of the node before it."""
+    """Makes all of the tree's additions among these nodes, and returns the remaining nodes. Each given node must begin where the node before it ends."""
     folded: list[Node[Value]] = []
     for node in nodes:
         while folded and _are_added(folded[-1].start, node.start, node.stop, num_positions):
@@ -38,7 +38,7 @@ def fold(nodes: Iterable[Node[Value]], num_positions: int, add: Callable[[Value,
 
 
 def _are_added(start: int, middle: int, stop: int, num_positions: int) -> bool:
-    """Whether the tree adds [start, middle) and [middle, stop)."""
+    """Returns whether the tree adds the sums over [start, middle) and [middle, stop)."""
     size = middle - start
     return size & (size - 1) == 0 and start % (2 * size) == 0 and stop == min(start + 2 * size, num_positions)
 
@@ -50,7 +50,7 @@ class Seat:
     rank: int
     num_ranks: int
     num_positions: int
-    places: tuple[int, ...] = ()  # each rank's place in the order of positions; empty: rank order
+    places: tuple[int, ...] = ()  # each rank's place in the order of positions; empty: the order of ranks
 
     @property
     def place(self) -> int:
@@ -67,7 +67,7 @@ class Seat:
 
     @cached_property
     def nodes_of_ranks(self) -> tuple[tuple[Node[None], ...], ...]:
-        """The remaining nodes of each rank."""
+        """Each rank's nodes, which remain after the additions among its positions."""
         ranks = self.positions_of_ranks
         return tuple(tuple(self.fold((leaf(position, None) for position in own), _add_none)) for own in ranks)
 
