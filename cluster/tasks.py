@@ -1,8 +1,8 @@
-"""Tasks: the loss of predictions, the targets that count, and the scores of a split.
+"""Defines tasks. A task computes the loss of predictions, chooses the targets that count, and computes the scores of a split.
 
-A task is a frozen value that the driver builds (class weights and target statistics included) and every worker receives. Its loss is
-a pair (sum over targets, weight of those targets): the trainer divides the sum over a step's micro-batches by the weight over all of them,
-so that unevenly filled micro-batches give the gradient of one large batch.
+The driver builds a task, including class weights and target statistics, as a frozen value, and every worker receives it. A loss is a pair
+(sum of losses over targets, sum of the targets' weights). The trainer adds both over a step's micro-batches and then divides, so that micro-batches of
+unequal size give the gradient of one large batch.
 """
 
 import math
@@ -21,35 +21,35 @@ from graphmill.core.errors import ConfigError, DataError, quoted
 from graphmill.samplers.methods.registry import load
 
 _BY_CLASS = ("weighted_accuracy", "macro_f1")  # scores that need counts of every class
-_MOST_COUNTED, _MOST_SHOWN = 4096, 50  # most classes with counts by pair of classes; with individual scores
+_MOST_COUNTED, _MOST_SHOWN = 4096, 50  # largest number of classes with a confusion matrix; with scores of each class
 _BY_ANSWER = ("micro_f1", "macro_f1")  # scores that need counts of every answer
 LinkLoss = Literal["bce", "margin", "softmax"]
 RegressionLoss = Literal["l1", "mse", "huber"]
 
 
 class StepOutput(NamedTuple):
-    """A model's output: predictions, and a term that is added to the mean loss."""
+    """A model's output: predictions, and a penalty that is added to the mean loss."""
 
     prediction: Tensor
     penalty: Tensor | None = None  # scalar, a mean over the batch (Primphormer's η Σ J²)
 
 
 class Scores(Protocol):
-    """Accumulates the scores of one split, at one position of a step; all ranks get the exact result of the whole split."""
+    """Accumulates the scores of one split, for one position of a step. All ranks get the exact result of the whole split."""
 
     def update(self, prediction: Tensor, target: Tensor) -> None: ...
 
     def add(self, other: Any) -> None:
-        """Adds the scores of a later position, of the same kind."""
+        """Adds the scores of a later position. `other` has the same class."""
         ...
 
     def compute(self) -> dict[str, float]:
-        """Finite scores by name, among them "count" and, unless that is 0, "loss". A collective call."""
+        """Returns finite scores by name. "count" is always there, and "loss" if "count" is not 0. A collective call."""
         ...
 
 
 class Task(Protocol):
-    """One kind of supervision."""
+    """One kind of prediction: its loss, targets and scores."""
 
     @property
     def metric(self) -> str:
@@ -65,26 +65,26 @@ class Task(Protocol):
         ...
 
     def weight(self, target: Tensor, row_weight: Tensor | None = None) -> Tensor:
-        """float64 scalar: the sum of these targets' weights, by which their summed loss is divided; 0 if no target counts.
+        """float64 scalar: the sum of these targets' weights. The sum of their losses is divided by it. 0 if no target counts.
 
         `row_weight`: float32 [r], a sampler's factor of each row's loss (`root_weights`). The trainer passes it only if a batch has it.
         """
         ...
 
     def loss(self, prediction: Tensor, target: Tensor, row_weight: Tensor | None = None) -> Tensor:
-        """The sum of losses, each times its weight; float32 scalar."""
+        """float32 scalar: the sum of the losses, each multiplied by its weight."""
         ...
 
     def scores(self, device: torch.device) -> Scores: ...
 
 
 def step_output(value: Any) -> StepOutput:
-    """A model's output as a StepOutput; a plain tensor has no penalty."""
+    """Returns a model's output as a StepOutput. A plain tensor has no penalty."""
     return value if isinstance(value, StepOutput) else StepOutput(value)
 
 
 def own_parts(options: Any) -> dict[str, Any]:
-    """A task's arguments from its options' `metric` and `loss`, which may be import paths."""
+    """Returns a task's arguments from its options `metric` and `loss`, which may be import paths."""
     loss = getattr(options, "loss", None)
     parts = {"metric": metric_name(options.metric)}
     parts |= {"own_metric": options.metric} if is_own(options.metric) else {}
@@ -93,16 +93,16 @@ def own_parts(options: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class OwnParts:
-    """A user's loss and metric by import path, in place of the task's: functions of predictions and known targets.
+    """A user's loss and metric, given by import path. They replace the task's loss and metric, and are functions of predictions and known targets.
 
-    With several targets the metric gets all rows with a known target, and NaN for unknown ones.
+    With several targets the metric gets all rows that have a known target; the unknown targets of these rows are NaN.
     """
 
     own_loss: str = ""
     own_metric: str = ""
 
     def _own(self, path: str, prediction: Tensor, target: Tensor) -> Tensor:
-        """The function's value. Raises ConfigError if it is not a number or, from a loss, a number for each row."""
+        """Calls the function and returns its value. Raises ConfigError if the value is not a number; a loss may also return a number for each row."""
         function = load(path)
         returned = (function() if isinstance(function, type) else function)(prediction, target)
         try:
@@ -116,7 +116,7 @@ class OwnParts:
         return value
 
     def _own_sum(self, prediction: Tensor, target: Tensor, row_weight: Tensor | None = None) -> Tensor:
-        """The sum that a batch adds: the weighted losses of the rows, or their mean times the rows' weight; 0 of no rows."""
+        """Returns the batch's part of the step's loss: the sum of the rows' weighted losses, or the mean loss times the sum of weights. 0 without rows."""
         if not len(target):
             return prediction.sum() * 0.0
         value = self._own(self.own_loss, prediction, target).float()
@@ -135,7 +135,7 @@ class OwnParts:
 
 
 class OwnScores:
-    """A split's scores, with the score of a user's function of all predictions and targets."""
+    """A split's scores, and in addition the score of a user's function, which gets all predictions and targets."""
 
     def __init__(self, scores: Any, task: Any, device: torch.device) -> None:
         self._scores, self._task = scores, task
@@ -165,15 +165,16 @@ class OwnScores:
 
 @dataclass(frozen=True)
 class Classification(OwnParts):
-    """One of several classes per root or graph, by cross-entropy; target int64 [r], -1 does not count."""
+    """Predicts one of several classes per root or graph. Loss: cross-entropy. Target: int64 [r]; -1 does not count."""
 
     num_classes: int
     metric: str = "accuracy"  # or "rocauc", for two classes, "weighted_accuracy" or "macro_f1"
     label_smoothing: float = 0.0
-    class_weight: tuple[float, ...] | None = None  # of each class; the loss is divided by the weights of the targets
-    batch_weights: bool = False  # a class's weight is the share of a micro-batch's targets of other classes
-    one_logit: bool = False  # with two classes: the prediction is the logit of the second
-    class_names: tuple[str, ...] = ()  # in order; empty: classes are named by their numbers
+    # Weight of each class; the loss is divided by the sum of the targets' weights
+    class_weight: tuple[float, ...] | None = None
+    batch_weights: bool = False  # a class's weight is the share of the targets of other classes in the micro-batch
+    one_logit: bool = False  # with two classes: the prediction is the logit of the second class
+    class_names: tuple[str, ...] = ()  # in order of classes; empty: classes are named by their indices
 
     @property
     def higher_is_better(self) -> bool:
@@ -202,7 +203,7 @@ class Classification(OwnParts):
         return _weighted_sum(of_rows.double(), row_weight)
 
     def known(self, prediction: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-        """(logits [k, classes], classes [k]) of the known targets."""
+        """Returns (logits [k, classes], classes [k]) of the known targets."""
         return class_logits(prediction.float())[target >= 0], target[target >= 0]
 
     @property
@@ -239,14 +240,14 @@ class Classification(OwnParts):
 
 @dataclass(frozen=True)
 class BinaryClassification(OwnParts):
-    """Several yes-or-no questions per graph or root, by binary cross-entropy; target [g, num_tasks] of 0, 1 and NaN (unknown)."""
+    """Predicts several yes-or-no answers per graph or root. Loss: binary cross-entropy. Target: [g, num_tasks] of 0, 1 and NaN (unknown)."""
 
     num_tasks: int = 1
-    # or "ap", average precision: both means over the tasks that have both answers; or "micro_f1" or "macro_f1"
+    # "rocauc", "ap" (average precision), "micro_f1" or "macro_f1"; "rocauc" and "ap" are means over the tasks that have both answers
     metric: str = "rocauc"
     label_smoothing: float = 0.0
-    positive_weight: tuple[float, ...] | None = None  # of each task's positives
-    names: tuple[str, ...] = ()  # of several tasks; named tasks also get individual scores
+    positive_weight: tuple[float, ...] | None = None  # weight of each task's positive answers
+    names: tuple[str, ...] = ()  # names of several tasks; each named task also gets its own scores
 
     @property
     def higher_is_better(self) -> bool:
@@ -278,7 +279,7 @@ class BinaryClassification(OwnParts):
         return _weighted_sum(torch.where(known, loss, 0.0), row_weight)
 
     def known(self, prediction: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-        """(logits, answers) of the rows with a known answer, [k], or [k, num_tasks] with several tasks; unknown answers are NaN."""
+        """Returns (logits, answers) of the rows with a known answer: [k] each, or [k, num_tasks] with several tasks. Unknown answers are NaN."""
         return _known_rows(prediction.float(), _columns(target, self.num_tasks).float())
 
     @property
@@ -286,17 +287,17 @@ class BinaryClassification(OwnParts):
         return torch.empty(0, self.num_tasks), torch.empty(0, self.num_tasks)
 
     def scores(self, device: torch.device) -> Any:
-        # Areas need every answer's score, F1 only counts.
+        # ROC-AUC and average precision need the score of every answer. F1 needs only counts.
         kind = AnswerCounts if self.metric in _BY_ANSWER else BinaryScores
         return self._scored(kind(device, self.num_tasks, self.names), device)
 
 
 @dataclass(frozen=True)
 class PairClassification:
-    """Whether pairs of nodes belong together, by binary cross-entropy; target int64 [p, 2] of (0 or 1, the pair's graph).
+    """Predicts whether pairs of nodes belong together. Loss: binary cross-entropy. Target: int64 [p, 2], (0 or 1, index of the pair's graph).
 
-    The prediction's first column is the logit. In evaluation [p, 3]: the other columns count the graph's other nodes whose score with the pair's first
-    node is higher than the second node's, and the same.
+    The prediction's first column is the logit. In evaluation the prediction has two more columns, [p, 3]. They compare the scores of the graph's other
+    nodes with the pair's first node: the second column counts the nodes with a higher score than the pair's second node, the third the nodes with the same.
     """
 
     metric: str = "mrr"
@@ -321,17 +322,20 @@ class PairClassification:
 
 @dataclass(frozen=True)
 class LinkPrediction:
-    """Links between a graph's nodes; target [m], 1 for links and 0 for other pairs.
+    """Predicts links between a graph's nodes. Target: [m], 1 for links and 0 for other pairs.
 
-    The prediction is [m, 1 + k], the logits of a link and its k negatives; in evaluation [m, 4] for `graphmill.cluster.metrics.link_scores`. The loss of
-    a link by `kind`: "bce": the mean of the binary cross-entropies of the link and its negatives; "margin": the mean over negatives of
-    max(0, margin - link's logit + negative's logit); "softmax": the cross-entropy of the link among itself and its negatives.
+    In training the prediction is [m, 1 + k]: the logits of a link and of its k negatives. In evaluation it is [m, 4], for
+    `graphmill.cluster.metrics.link_scores`. `kind` chooses the loss of a link:
+
+        bce      the mean of the binary cross-entropies of the link and its negatives
+        margin   the mean over the negatives of max(0, margin - link's logit + negative's logit)
+        softmax  the cross-entropy of choosing the link among the link and its negatives
     """
 
-    metric: str = "mrr"  # or "auc", "hits_1" …: `graphmill.cluster.metrics.link_scores`
+    metric: str = "mrr"  # "mrr", "auc", "hits_1" …: see `graphmill.cluster.metrics.link_scores`
     kind: LinkLoss = "bce"
     margin: float = 1.0
-    own_rivals: bool = True  # each link is ranked against its own rivals; False: against the split's pairs
+    own_rivals: bool = True  # each link has its own rivals; False: all links have the split's pairs as rivals
 
     higher_is_better = True
     out_dim = 1
@@ -361,19 +365,19 @@ class LinkPrediction:
 
 @dataclass(frozen=True)
 class Regression(OwnParts):
-    """Numbers per graph or root; target [g, num_targets], NaN does not count.
+    """Predicts real numbers per graph or root. Target: [g, num_targets]; NaN does not count.
 
-    The model predicts (target - mean) / scale. The loss is of these standardised numbers; scores are in the target's unit. Several named targets get
-    individual scores, and the metric is the mean of their errors in units of `deviation`, so that each target counts equally.
+    The model predicts (target - mean) / scale. The loss is computed from these standardised numbers, the scores in the target's unit. If there are several
+    named targets, each gets its own scores, and the metric is the mean of their errors divided by `deviation`, so that each target counts equally.
     """
 
     mean: tuple[float, ...] = (0.0,)
-    scale: tuple[float, ...] = (1.0,)  # mean and scale are of the training split
+    scale: tuple[float, ...] = (1.0,)  # mean and scale of the targets in the training split
     kind: RegressionLoss | str = "l1"
     huber_delta: float = 1.0  # in standard deviations
     metric: str = "mae"  # or "rmse" or "r2"
     names: tuple[str, ...] = ()  # of several targets
-    deviation: tuple[float, ...] = ()  # of each named target in the training split
+    deviation: tuple[float, ...] = ()  # standard deviation of each named target in the training split
 
     @property
     def higher_is_better(self) -> bool:
@@ -416,7 +420,8 @@ class Regression(OwnParts):
         return losses if row_weight is None else _weighted_sum(losses, row_weight)
 
     def known(self, prediction: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-        """(predictions, targets) of the rows with a known target, in the targets' unit, [k], or [k, num_targets] with several; unknown targets are NaN."""
+        """Returns (predictions, targets) of the rows with a known target, in the targets' unit: [k] each, or [k, num_targets] with several targets. Unknown
+        targets are NaN."""
         target = _columns(target, self.out_dim).double()
         own_unit = prediction.double() * target.new_tensor(self.scale) + target.new_tensor(self.mean)
         return _known_rows(own_unit, target)
@@ -430,7 +435,7 @@ class Regression(OwnParts):
 
 
 def _weighted_sum(values: Tensor, row_weight: Tensor | None) -> Tensor:
-    """The sum of `values`, [r] or [r, k], each row times its weight (None: 1)."""
+    """Returns the sum of `values`, [r] or [r, k], with each row multiplied by its weight (None: 1)."""
     if row_weight is None:
         return values.sum()
     return (values * row_weight.to(values.dtype).view(-1, *[1] * (values.dim() - 1))).sum()
@@ -443,7 +448,7 @@ def _number_of(target: Tensor) -> Tensor:
 def _known_entries(
     prediction: Tensor, target: Tensor, row_weight: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """(predictions, targets, weights), [k] each: the known targets of all columns."""
+    """Returns (predictions, targets, weights), [k] each, of the known targets of all columns."""
     known = ~target.isnan()
     weight = None if row_weight is None else row_weight[:, None].expand_as(known)[known]
     return prediction[known], target[known], weight
@@ -456,7 +461,7 @@ def _known_rows(prediction: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _columns(target: Tensor, width: int) -> Tensor:
-    """[g] or [g, width] → [g, width]. Raises DataError if the widths differ."""
+    """Converts targets [g] or [g, width] to [g, width]. Raises DataError if the width is another one."""
     target = target.unsqueeze(1) if target.dim() == 1 else target
     if target.shape[1] != width:
         raise DataError(f"targets: expected {width} per graph, got {target.shape[1]}; is this the graphs' own task?")

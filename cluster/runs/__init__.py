@@ -1,1 +1,1 @@
-"""A run's directory, local or on an object store: its lease, records, upload. Imports: cluster.process, .metrics, .options."""
+"""Manages a run's directory, local or on an object store: lease, records, upload. Imports: cluster.process, .metrics, .options."""

@@ -9,7 +9,7 @@ from graphmill.cluster.process.graceful_stop import interrupt_main
 from graphmill.cluster.runs.records import Record
 from graphmill.core.daemon_threads import beside
 
-_MAX_WAITING = 100  # records; with more waiting, a step's progress is not shown
+_MAX_WAITING = 100  # records; if more records wait, the progress of a step is not shown
 _END_S = 5.0  # longest wait at the end for records that are not shown yet
 
 
@@ -17,7 +17,7 @@ _END_S = 5.0  # longest wait at the end for records that are not shown yet
 def progress_thread(
     show: Callable[[Record], None], end_now: Callable[[], None] = interrupt_main
 ) -> Iterator[Callable[[Record], None]]:
-    """Yields a function that passes records to `show` and does not wait. An error in `show` ends the block, by `end_now`, and is raised."""
+    """Yields a function that passes records to `show` without waiting. An error in `show` ends the block by `end_now`, and is raised after the block."""
     waiting: queue.SimpleQueue[Record | None] = queue.SimpleQueue()
 
     def tell(record: Record) -> None:

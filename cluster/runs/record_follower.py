@@ -1,4 +1,4 @@
-"""A thread of the driver that passes on rank 0's records, and asks the workers to stop once the driver wants it."""
+"""Runs a thread of the driver that passes on rank 0's records, and asks the workers to stop when the driver wants to stop."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -20,10 +20,10 @@ def followed(
     end_now: Callable[[], None] = interrupt_main,
     settle: Callable[[], None] = lambda: None,
 ) -> Iterator[None]:
-    """Passes all records to `consume`, from a thread, until the block ends; then calls `settle`, which returns when they are saved, and removes
-    the records' files.
+    """Passes all records to `consume`, from a thread, until the block ends. Then calls `settle`, which returns when the records are saved, and removes
+    the files of the records.
 
-    Asks the workers to stop once `stopping` is set. An error in `consume` ends the block, by `end_now`, and is raised as StageError.
+    Asks the workers to stop when `stopping` is set. An error in `consume` ends the block by `end_now`, and is raised as StageError after the block.
     """
     reader = RecordReader(reports)
 
@@ -37,7 +37,7 @@ def followed(
             for record in reader.fresh():
                 consume(record)
 
-    # Training without records is useless: an error ends the main thread's wait as Ctrl-C does, and is shown.
+    # Training without records is useless. Therefore an error ends the main thread's wait, as Ctrl-C does, and is shown.
     try:
         with beside(follow, "records", _END_S, end_now) as following:
             yield

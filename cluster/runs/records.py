@@ -1,15 +1,15 @@
-"""Rank 0's records for the driver: files in the run's directory, which all nodes share (Ray Train checks that before workers start).
+"""Passes rank 0's records to the driver, by files in the run's directory. All nodes share this directory (Ray Train checks this before workers start).
 
     attempts/20261123-201530-123456.records   one start of the workers: epochs, traffic …, one JSON object a line; rank 0 alone appends
-    attempts/20261123-201530-123456.step      the latest step, overwritten: progress that nobody needs afterwards
-    attempts/20261123-201530-123456.request   "stop" once the driver asks the workers to save and end
+    attempts/20261123-201530-123456.step      the latest step only; each step overwrites the file
+    attempts/20261123-201530-123456.request   "stop" when the driver asks the workers to save and end
 
-An object store cannot append, so an attempt has a folder there: `…/records-000001`, `…/records-000002` … hold the records, without gaps in the numbers, next to
-`…/step` and `…/request`.
+An object store cannot append. Therefore an attempt has a folder there: the records are in the files `…/records-000001`, `…/records-000002` …, without gaps in
+the numbers. `…/step` and `…/request` are in the same folder.
 
-Each file has one writer, and each attempt has separate files, so a worker that outlives its attempt disturbs nobody. A thread of rank 0 writes the records.
-Training waits for it only before a checkpoint counts (`flush`). Records that a killed driver did not take are read here by the next one. Files are opened for each use,
-so that network file systems show what others have written (close-to-open consistency).
+Each file has one writer, and each attempt has separate files. Therefore a worker that survives its attempt does not disturb a later attempt. A thread of
+rank 0 writes the records; training waits for it only before a checkpoint becomes valid (`flush`). If a driver is killed, the next driver reads the remaining
+records. Files are opened for each use, because a network file system then shows the changes of other hosts (close-to-open consistency).
 """
 
 import json
@@ -31,44 +31,44 @@ Record = Mapping[str, Any]
 
 ATTEMPTS = "attempts"
 _STOP = b"stop"
-_END_S = 150.0  # longest wait for unwritten records: more than the deadline of a request
+_END_S = 150.0  # longest wait for records to be written; more than the deadline of a request
 _NAME = re.compile(r"(\d{8}-\d{6}-\d{6})(\.(records|step|request))?")
 _FILE = re.compile(r"records(-\d{6,})?|step|request")
 
 
-_TOLD_SHARE = 16  # the next report comes after 1 / 16 of the epochs so far
+_TOLD_SHARE = 16  # the time to the next report is 1 / 16 of the epochs so far
 
 
 @dataclass(frozen=True)
 class AttemptRecords:
-    """The files of one attempt; small, and safe to send to workers."""
+    """The files of one attempt. The object is small and can be sent to workers."""
 
     run: RunStore
     name: str
 
     @classmethod
     def create(cls, run: RunStore) -> "AttemptRecords":
-        """The files of a new attempt; a name is never used twice."""
+        """Returns the files of a new attempt. A name is never used twice."""
         return cls(RunStore(run.absolute), datetime.now(UTC).strftime("%Y%m%d-%H%M%S-%f"))
 
     @classmethod
     def left(cls, run: RunStore) -> "list[AttemptRecords]":
-        """The files of attempts whose driver was killed, oldest first."""
+        """Returns the files of attempts whose driver was killed, oldest first."""
         names = {match[1] for name in run.names(ATTEMPTS) if (match := _NAME.fullmatch(name))}
         return [each for name in sorted(names) if (each := cls(RunStore(run.absolute), name))._files()]
 
     @property
     def look_s(self) -> float:
-        """Seconds between two looks of the driver."""
+        """Seconds between two checks for new records by the driver."""
         return 0.1 if self.run.is_local else 1.0
 
     @property
     def period_s(self) -> float:
-        """Least seconds between two looks of rank 0, at which it writes records and reads the request."""
+        """Least time in seconds after which rank 0 writes records and reads the request again."""
         return 0.1 if self.run.is_local else 2.0
 
     def path(self, file: str) -> str:
-        """The path of a file: "records", "step" or "request"."""
+        """Returns the path of a file of the attempt: "records", "step" or "request"."""
         return f"{ATTEMPTS}/{self.name}{'.' if self.run.is_local else '/'}{file}"
 
     def ask_to_stop(self) -> None:
@@ -78,7 +78,7 @@ class AttemptRecords:
         self.run.remove(self._files())
 
     def _files(self) -> list[str]:
-        """Paths of the attempt's files that exist."""
+        """Returns the paths of those files of the attempt that exist."""
         if self.run.is_local:
             names, files = set(self.run.names(ATTEMPTS)), ("records", "step", "request")
             return [path for file in files if (path := self.path(file)).rpartition("/")[2] in names]
@@ -86,7 +86,7 @@ class AttemptRecords:
 
 
 class Recorder:
-    """Rank 0's end. An error in its thread is raised by the next call."""
+    """Writes the records; used by rank 0. An error in its thread is raised by the next call."""
 
     def __init__(self, records: AttemptRecords) -> None:
         self._records = records
@@ -95,16 +95,17 @@ class Recorder:
         self._step = b""
         self._told = self._written = 0  # records
         self._stop = self._hurry = self._closed = False
-        self._work: Future[None] | None = None  # the thread, from the first record on: other ranks have none
+        # The thread; it starts with the first record, so only rank 0 has a thread
+        self._work: Future[None] | None = None
 
     def push(self, record: Record) -> None:
-        """Adds a record for the driver; does not wait."""
+        """Adds a record for the driver, without waiting."""
         self._check()
         line = json.dumps(record).encode() + b"\n"
         with self._changed:
             if self._work is None:
                 self._work = begin(self._follow, "records")
-                self._work.add_done_callback(self._wake)  # called once it is done: a waiter must not look earlier
+                self._work.add_done_callback(self._wake)  # wakes waiting threads only after the work is done
             if record["kind"] == "step":
                 self._step = line
             else:
@@ -113,11 +114,11 @@ class Recorder:
                 self._changed.notify_all()
 
     def stop_asked(self) -> bool:
-        """Whether the driver had asked the workers to save and end at the last look."""
+        """Returns whether the driver had asked the workers to save and end when the request was last read."""
         return self._stop
 
     def flush(self) -> None:
-        """Returns when all records are on disk or on the store. Raises StageError if they are not written in time."""
+        """Waits until all records are on disk or on the store. Raises StageError if they are not written in time."""
         with self._changed:
             last, self._hurry = self._told, True
             self._changed.notify_all()
@@ -127,7 +128,7 @@ class Recorder:
             raise StageError(f"{self._records.run}: what was told is not written after {_END_S:g} s")
 
     def close(self) -> None:
-        """Flushes and ends the thread."""
+        """Waits until all records are written, and ends the thread."""
         if self._closed or self._work is None:
             return
         try:
@@ -179,7 +180,7 @@ class Recorder:
 
 
 class RecordReader:
-    """The driver's end."""
+    """Reads the records; used by the driver."""
 
     def __init__(self, records: AttemptRecords) -> None:
         self._records = records
@@ -187,8 +188,8 @@ class RecordReader:
         self._step, self._last_epoch = b"", -1
 
     def fresh(self) -> Iterator[Record]:
-        """The records since the last call, in order; of steps only the latest."""
-        # Read before the records: if they end its epoch, the step is old.
+        """Yields the records since the last call, in order, and then the latest step if its epoch has not ended."""
+        # The step is read before the records: if the records then end the step's epoch, the step is old.
         step = self._records.run.read(self._records.path("step"))
         yield from self.records()
         if step and step != self._step:
@@ -199,7 +200,7 @@ class RecordReader:
                     yield record
 
     def records(self) -> Iterator[Record]:
-        """The records since the last call, without steps."""
+        """Yields the records since the last call, without steps."""
         while True:
             lines, self._place = self._records.run.tail(self._records.path("records"), self._place)
             if not lines:
@@ -212,11 +213,11 @@ class RecordReader:
 
 
 def is_recorded(epoch: int) -> bool:
-    """Whether workers report traffic and ranks (whose size grows with partitions and ranks) after this epoch, counted from 0: after each of the first
-    32, then ever more rarely.
+    """Returns whether workers report traffic and ranks after this epoch (counted from 0): after each of the first 32 epochs, then more and more rarely.
 
-    A run of n epochs reports about 16 ln(n / 32) + 32 times: 160 times in 100,000 epochs. Reports are sums since the last one, so nothing is left out;
-    a fault loses at most the last sixteenth of the epochs. The same on all ranks, and after a resume.
+    Reports are rare because their size grows with partitions and ranks. A run of n epochs reports about 16 ln(n / 32) + 32 times: 160 times in 100,000
+    epochs. A report holds sums since the last report, so no epoch is left out. A fault loses at most the last sixteenth of the epochs. The answer is the
+    same on all ranks and after a resume.
     """
     recorded = 1
     while recorded <= epoch:

@@ -1,16 +1,16 @@
-"""One run's directory, owned by the driver.
+"""Writes one run's directory. Only the driver writes these files:
 
 config.json        the resolved configuration
-environment.json   versions and machine of the latest part of the run
+environment.json   versions and machine of the latest start or resume of the run
 metrics.jsonl      one line per epoch
-events.jsonl       one line, with UTC time, per beginning, start of the workers (again after a failure), failure, epoch's traffic and end
-tensorboard/       the same as TensorBoard events
+events.jsonl       one line with UTC time per event: begin, start of the workers (again after a failure), failure, traffic of an epoch, end
+tensorboard/       the metrics as TensorBoard events
 train/             Ray Train's own state and checkpoints
 attempts/          records of the workers of an attempt in progress (cluster/runs/records.py)
 best/              the best weights (model.safetensors), the model's configuration (config.json), state.json
 summary.json       final scores, baselines, throughput
-report.html        all of this as a page
-baselines/         runs of classic models, if asked for; they are trained before this run
+report.html        the configuration, metrics and scores as a page
+baselines/         runs of classic models, if the options request them; they are trained before this run
 """
 
 import json
@@ -32,7 +32,7 @@ from graphmill.storage.filesystem.outputs import check_output, names_there
 if TYPE_CHECKING:
     import fsspec
 
-# TensorBoard's name of each value of an epoch; validation scores are "valid/…".
+# The name in TensorBoard of each value of an epoch. Validation scores are named "valid/…".
 _SCALARS = {
     "train_loss": "train/loss",
     "learning_rate": "train/learning_rate",
@@ -46,13 +46,13 @@ _SCALARS = {
 
 
 def write_atomic(path: Path, text: str) -> None:
-    """Replaces a file's text; readers see the old or the new text."""
+    """Replaces a file's text. Readers see the old text or the new text, never a mixture."""
     # A message may quote a file name that is not UTF-8, as a lone surrogate.
     write_durably(path, text.encode("utf-8", errors="backslashreplace"))
 
 
 def check_free(run: Path | RunStore) -> None:
-    """Raises ConfigError if the directory holds anything but what may come before a run: baselines, a graph from memory, or a lease."""
+    """Raises ConfigError if the directory is not free for a new run. Baselines, a graph from memory and a lease are allowed, because they come before a run."""
     place = RunStore.of(run)
     if place.holds_run:
         raise ConfigError(
@@ -66,7 +66,7 @@ def _strangers(filesystem: "fsspec.AbstractFileSystem", path: str) -> list[str]:
 
 
 def log_failure(run: RunStore, text: str) -> Path:
-    """Adds the text to the run's failure.log and returns its path. A full disk is ignored: the driver reports it."""
+    """Adds the text to the run's failure.log and returns the path of the log. A full disk is ignored here, because the driver reports it."""
     log = run.folder / "failure.log"
     with suppress(OSError), log.open("a") as stream:
         stream.write(f"{datetime.now(UTC).isoformat(timespec='seconds')} {text}\n")
@@ -74,7 +74,7 @@ def log_failure(run: RunStore, text: str) -> Path:
 
 
 def make_folder(place: RunStore) -> None:
-    """Raises ConfigError if the folder cannot be made."""
+    """Makes the run's folder. Raises ConfigError if that fails."""
     try:
         place.folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -84,27 +84,29 @@ def make_folder(place: RunStore) -> None:
 
 
 class RunDirectory:
-    """Writes a run's files. Create with `create` or `resume`."""
+    """Writes a run's files. Use `create` or `resume` to make an object."""
 
     def __init__(self, run: Path | RunStore) -> None:
         self.place = RunStore.of(run)
         self.path = self.place.folder
-        self.settle: Callable[[], None] = lambda: None  # returns when the store has all that is written
-        self.hold: RunLease | None = None  # the driver's lease of a run on a store
+        self.settle: Callable[[], None] = lambda: None  # returns when the store has all written files
+        self.hold: RunLease | None = None  # the driver's lease, if the run is on a store
         self.has_report = False  # whether this training's report.html was written
         self._metrics = self.path / "metrics.jsonl"
         self._events: EventFile | None = None
-        self._new_config: Mapping[str, Any] | None = None  # until the workers of a continued run accept it
-        self.listeners: list[Callable[[Mapping[str, Any]], None]] = []  # called with every epoch's record once written
+        # The new configuration, until the workers of a continued run accept it
+        self._new_config: Mapping[str, Any] | None = None
+        # Called with every epoch's record after it is written
+        self.listeners: list[Callable[[Mapping[str, Any]], None]] = []
 
     @property
     def is_lost(self) -> bool:
-        """Whether another driver has taken the run over."""
+        """Returns whether another driver has taken the run over."""
         return self.hold is not None and self.hold.is_lost
 
     @classmethod
     def create(cls, run: Path | RunStore, config: Mapping[str, Any]) -> "RunDirectory":
-        """A new run. Raises ConfigError as `check_free`."""
+        """Creates a new run. Raises ConfigError if the directory is not free (`check_free`)."""
         place = RunStore.of(run)
         check_free(place)
         make_folder(place)
@@ -113,7 +115,7 @@ class RunDirectory:
 
     @classmethod
     def resume(cls, run: Path | RunStore, config: Mapping[str, Any]) -> "RunDirectory":
-        """An earlier run, continued. `config` replaces its configuration when the workers start, and not if they refuse it."""
+        """Continues an earlier run. `config` replaces the run's configuration when the workers start. If the workers refuse it, the old one stays."""
         place = RunStore.of(run)
         load_config(place)
         if not place.is_local:
@@ -123,7 +125,7 @@ class RunDirectory:
         return continued
 
     def start(self, next_epoch: int, step: int = 0, workers: int | None = None) -> None:
-        """Begins recording at this epoch and step; recorded epochs from `next_epoch` on are removed."""
+        """Begins recording at this epoch and step. Earlier records of epochs from `next_epoch` on are removed."""
         if self._new_config is not None:
             write_atomic(self.path / "config.json", json.dumps(self._new_config, indent=1) + "\n")
             self._new_config = None
@@ -138,14 +140,14 @@ class RunDirectory:
         )
 
     def make_up(self, reports: Iterable[Mapping[str, Any]], next_epoch: int) -> None:
-        """Records epochs before `next_epoch` that a killed driver received but did not record."""
+        """Records the epochs before `next_epoch` that workers reported but a killed driver did not record."""
         recorded = {epoch["epoch"] for epoch in self.metrics()}
         for report in reports:
             if report["kind"] == "epoch" and report["epoch"] < next_epoch and report["epoch"] not in recorded:
                 self.take(report)
 
     def take(self, report: Mapping[str, Any]) -> None:
-        """Records a report of rank 0: a start of the workers, the planned steps, an epoch, traffic, a damaged checkpoint; not a step."""
+        """Records a report of rank 0: a start of the workers, the planned steps, an epoch, traffic, a damaged checkpoint. A report of a step is ignored."""
         values = {name: value for name, value in report.items() if name != "kind"}
         if report["kind"] == "epoch":
             self.record(values)
@@ -159,7 +161,7 @@ class RunDirectory:
         workers, "saved", "finish" or "fail"."""
         event = {"time": datetime.now(UTC).isoformat(timespec="seconds"), "kind": kind, **values}
         with open(self.path / "events.jsonl", "ab+") as stream:
-            cut = False  # whether a kill cut the last line short: it is ended, so that only that line is lost
+            cut = False  # a kill has cut the last line short; it gets a line end, so that only this line is lost
             if stream.seek(0, os.SEEK_END):
                 stream.seek(-1, os.SEEK_END)
                 cut = stream.read(1) != b"\n"
@@ -173,7 +175,7 @@ class RunDirectory:
         with open(self._metrics, "a") as stream:
             stream.write(json.dumps(dict(epoch_record), allow_nan=False) + "\n")
             stream.flush()
-            os.fsync(stream.fileno())  # after a loss of power, no checkpoint may follow an epoch whose record is lost
+            os.fsync(stream.fileno())  # after a loss of power, an epoch with a checkpoint must have its record
         scalars = {
             _SCALARS.get(name) or name.replace("_", "/", 1): value
             for name, value in epoch_record.items()
@@ -184,13 +186,13 @@ class RunDirectory:
             listen(epoch_record)
 
     def _complete_lines(self) -> list[str]:
-        """Lines of metrics.jsonl, without one that an interruption cut short."""
+        """Returns the complete lines of metrics.jsonl. An interruption may have cut the last line short."""
         if not self._metrics.exists():
             return []
         return [line for line in self._metrics.read_text().splitlines(keepends=True) if line.endswith("}\n")]
 
     def metrics(self) -> list[dict[str, Any]]:
-        """All recorded epochs."""
+        """Returns the metrics of all recorded epochs."""
         return [json.loads(line) for line in self._complete_lines()]
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
@@ -198,7 +200,7 @@ class RunDirectory:
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """{"fit": {"epochs": 3}} → {"fit.epochs": 3}"""
+    """Flattens nested names: {"fit": {"epochs": 3}} → {"fit.epochs": 3}"""
     options: dict[str, Any] = {}
     for name, value in values.items():
         if isinstance(value, Mapping):
@@ -209,7 +211,7 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def load_config(run: Path | RunStore, advice: str = "start one without --run.resume") -> dict[str, Any]:
-    """The configuration saved with a run. Raises FormatError if there is none."""
+    """Reads the configuration of a run. Raises FormatError if there is no configuration."""
     place = RunStore.of(run)
     content = place.read(CONFIG)
     if content is None:

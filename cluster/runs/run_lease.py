@@ -1,10 +1,11 @@
-"""Lets one driver at a time train a run: by a lock on a local folder, which ends with the process, and by a lease on an object store:
+"""Lets only one driver at a time train a run. For a local folder it uses a lock, which ends with the process. For an object store it uses a lease:
 
     holders/000003.json     the driver that trains the run; the highest number counts
 
-A driver takes the lease by creating the next number, which the store allows to one of several. A holder that was cut off finds a higher number at
-its next look, and ends. The holder rewrites its file four times per lease period. A newcomer waits for one period, and takes over if the file did
-not change; no clocks are compared. If the holder is a process of this machine that is gone, the newcomer takes over at once.
+A driver takes the lease by creating the file with the next number. If several drivers try, the store lets only one create it. The holder rewrites its file
+four times per lease period. A new driver waits for one period, and takes the lease over if the file has not changed; no clocks are compared. If the holder was
+a process of this machine and has ended, the new driver takes over immediately. A holder that could not reach the store finds the higher number at its next
+check, and ends.
 """
 
 import contextlib
@@ -35,11 +36,11 @@ _LOOK_S = 1.0
 
 @dataclass(frozen=True)
 class Holder:
-    """A driver."""
+    """A driver that holds a lease."""
 
     host: str
     pid: int
-    process: str  # distinguishes processes of the same pid: boot id, pid namespace, start time
+    process: str  # distinguishes processes with the same pid: boot id, pid namespace, start time
     token: str  # distinguishes leases of the same process
     renewals: int = 0
     ended: bool = False
@@ -49,7 +50,7 @@ class Holder:
         return cls(socket.gethostname(), os.getpid(), _process(os.getpid()), secrets.token_hex(4))
 
     def is_gone(self) -> bool:
-        """Whether the holder has certainly ended, as far as this machine can tell."""
+        """Returns whether the holder has certainly ended. False if this machine cannot decide that."""
         return self.ended or (
             self.process.rpartition(" ")[0] == _process(os.getpid()).rpartition(" ")[0] != ""
             and _process(self.pid) != self.process
@@ -57,7 +58,7 @@ class Holder:
 
 
 def _process(pid: int) -> str:
-    """`Holder.process` of a process of this machine; empty if there is no such process or the system does not say."""
+    """Returns `Holder.process` of a process of this machine. Empty if there is no such process or the system does not have /proc."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         namespace = os.readlink("/proc/self/ns/pid")
@@ -69,7 +70,7 @@ def _process(pid: int) -> str:
 
 @contextlib.contextmanager
 def held(run: RunStore) -> "Iterator[RunLease | None]":
-    """Keeps other drivers from training this run inside the block. Yields the lease of a run on a store, which another driver may take over.
+    """Prevents other drivers from training this run during the block. Yields the lease of a run on a store (another driver may take it over), else None.
 
     Raises ConflictError if another driver trains the run.
     """
@@ -85,7 +86,7 @@ def held(run: RunStore) -> "Iterator[RunLease | None]":
             raise ConflictError(
                 f"{run.url}: expected a run that nobody trains now, found a process that does; wait for its end, or choose another --run.dir"
             ) from None
-        except OSError:  # a network filesystem without locks on folders
+        except OSError:  # a network file system that has no locks on folders
             pass
         yield None  # closing the descriptor, or the end of the process, releases the lock
     finally:
@@ -116,7 +117,7 @@ class RunLease:
         return self
 
     def check(self, run: RunStore) -> None:
-        """Raises ConflictError if another process has taken the run over. `run`: the same run, with the deadline for this call."""
+        """Raises ConflictError if another process has taken the run over. `run`: the same run, with a separate deadline for this call."""
         if self._numbers(run)[-1:] > [self._number]:
             raise ConflictError(
                 f"{self._run.url}: expected to train this run until its end, found that another process has taken it over, since "
@@ -125,7 +126,7 @@ class RunLease:
 
     @property
     def is_lost(self) -> bool:
-        """Whether another process has taken the run over; then nothing may be saved any more."""
+        """Returns whether another process has taken the run over. Then this process must not save any more."""
         return self._successor is not None
 
     def __exit__(
@@ -136,11 +137,12 @@ class RunLease:
         if self._successor is not None:
             raise self._successor from error
         self._holder = replace(self._holder, ended=True)
-        with contextlib.suppress(GraphmillError, OSError):  # if it fails, the next driver waits for a lease period
+        # If this fails, the next driver has to wait for a lease period
+        with contextlib.suppress(GraphmillError, OSError):
             replace(self._run, deadline_s=10.0).write(_name(self._number), self._content())
 
     def _wait_for(self, number: int) -> None:
-        """Waits up to a lease period for the holder of this number to be gone. Raises ConflictError if it is not."""
+        """Waits up to a lease period until the holder with this number is gone. Raises ConflictError if it is still there."""
         first = self._run.read(_name(number))
         holder, until = _parse(first), time.monotonic() + self._lease_s
         if first is None or (holder is not None and holder.is_gone()):

@@ -1,8 +1,8 @@
-"""A run's files, in a folder or on an object store: the same methods for both, over fsspec.
+"""Reads and writes a run's files, in a folder or on an object store. The methods are the same for both and use fsspec.
 
-A file appears whole or not at all. In a folder it is synced and renamed into place; on a store every request is repeated until a deadline
+A file appears whole or not at all. In a folder a file is synced and then renamed to its final name. On a store every request is repeated until a deadline
 (`graphmill.storage.filesystem.retry`). For a run on a store the driver writes to a working folder on its own disk, and
-`graphmill.cluster.runs.run_upload` copies changes to the store. Workers write checkpoints and records to the store directly.
+`graphmill.cluster.runs.run_upload` copies the changes to the store. Workers write checkpoints and records directly to the store.
 """
 
 import os
@@ -28,7 +28,7 @@ from graphmill.storage.filesystem.temporary_folder import disown, own, owned, re
 from graphmill.storage.filesystem.urls import is_local, split_url
 
 CONFIG = "config.json"
-FILES = (  # written whole by the driver; it also writes event files and the best weights
+FILES = (  # the driver writes these files whole; it also writes event files and the best weights
     "config.json",
     "environment.json",
     "metrics.jsonl",
@@ -38,11 +38,11 @@ FILES = (  # written whole by the driver; it also writes event files and the bes
     "summary.json",
     "report.html",
 )
-BASELINES = "baselines"  # a run's folder of classic models
-GRAPH = "graph"  # a run's snapshot of data that was given in memory
-DEADLINE_S = 120.0  # survives a store that is away for a minute
-_SLOWEST_BYTES_PER_S = 1e6  # of a copy, for its deadline
-_MOST_AT_ONCE = 500  # names in one request to remove files
+BASELINES = "baselines"  # the folder in a run for runs of classic models
+GRAPH = "graph"  # the folder in a run for a snapshot of data that was given in memory
+DEADLINE_S = 120.0  # long enough for a store that is unavailable for a minute
+_SLOWEST_BYTES_PER_S = 1e6  # the slowest copy, from which the deadline of a copy is computed
+_MOST_AT_ONCE = 500  # names in one request that removes files
 _SCRATCH = "graphmill-run-"  # prefix of the names of folders on this host's disk
 _ANY_SIZE = sys.maxsize - 1
 
@@ -51,9 +51,10 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class RunStore:
-    """A run at a path or fsspec URL; files are named by their paths below it. `deadline_s`: of a request to a store.
+    """A run at a path or fsspec URL. Files are named by their paths inside the run. `deadline_s`: the deadline of a request to a store.
 
-    On a store all methods raise DeadlineError if it does not answer in time, and FormatError for failures that another try would not mend; in a folder, OSError.
+    On a store all methods raise DeadlineError if the store does not answer in time, and FormatError for failures that another try would not cure. In a
+    folder they raise OSError.
     """
 
     url: str
@@ -76,20 +77,21 @@ class RunStore:
 
     @property
     def path(self) -> str:
-        """The path within the filesystem."""
+        """The run's path in its file system."""
         return self._where[1]
 
     @property
     def is_local(self) -> bool:
-        """Whether the run is in a folder. Raises FormatError for a URL of an unknown kind."""
+        """Whether the run is in a local folder. Raises FormatError for a URL of an unknown kind."""
         return is_local(self.filesystem)
 
     @cached_property
     def folder(self) -> Path:
-        """The run's directory; for a run on a store the driver's working folder, made at first use."""
+        """The run's directory. For a run on a store: the driver's working folder, which is made at first use."""
         if self.is_local:
             return Path(self.path if "://" in self.url else self.url)
-        remove_orphans(Path(tempfile.gettempdir()), _SCRATCH)  # of killed drivers: the stores have their runs
+        # Removes working folders of killed drivers; the stores have the runs
+        remove_orphans(Path(tempfile.gettempdir()), _SCRATCH)
         folder = Path(tempfile.mkdtemp(prefix=_SCRATCH)) / self.name
         own(folder.parent)
         folder.mkdir()
@@ -104,7 +106,7 @@ class RunStore:
         return str(self.folder.resolve()) if self.is_local else self.url.rstrip("/")
 
     def below(self, *names: str) -> str:
-        """The path or URL of a file or folder in the run."""
+        """Returns the path or URL of a file or folder in the run."""
         return str(self.folder.joinpath(*names)) if self.is_local else "/".join((self.url.rstrip("/"), *names))
 
     def child(self, *names: str) -> "RunStore":
@@ -115,15 +117,15 @@ class RunStore:
         return self.read(CONFIG) is not None
 
     def check_bucket(self) -> None:
-        """Raises ConfigError if the store's bucket does not exist: buckets are never created."""
+        """Raises ConfigError if the store's bucket does not exist. Buckets are never created."""
         self._request(lambda: check_bucket(self.filesystem, self.path, self.url), "", "look for the bucket")
 
     def names(self, below: str = "") -> list[str]:
-        """Names of the files and folders in this folder or in the one `below` it, ascending; empty if that does not exist."""
+        """Returns the names of the files and folders in the run, or in its folder `below`, in ascending order. Empty if the folder does not exist."""
         return self._request(lambda: list_names(self.filesystem, self._path(below)), below, "list this folder")
 
     def read(self, name: str) -> bytes | None:
-        """A file's content; None if it does not exist. Raises FormatError for a local pipe or device."""
+        """Returns a file's content, or None if the file does not exist. Raises FormatError for a local pipe or device."""
 
         def get() -> bytes:
             return read_small(self.folder / name, _ANY_SIZE) if self.is_local else self._cat(name)
@@ -134,11 +136,11 @@ class RunStore:
             return None
 
     def write(self, name: str, content: bytes) -> None:
-        """Writes or replaces a file; it outlives a loss of power."""
+        """Writes or replaces a file. The file survives a loss of power."""
         self._request(lambda: put_file(self.filesystem, self._path(name), content), name, "write this file")
 
     def overwrite(self, name: str, content: bytes) -> None:
-        """Writes a file that nobody needs after a loss of power; in a folder a reader may see a part of it."""
+        """Writes a file that is not needed after a loss of power. In a folder a reader may see an incomplete file."""
         if not self.is_local:
             self.write(name, content)
             return
@@ -147,21 +149,21 @@ class RunStore:
         path.write_bytes(content)
 
     def create(self, name: str, content: bytes) -> bool:
-        """Writes a new file to a store; False if it exists. One of several writers succeeds, if the store supports exclusive creation."""
+        """Writes a new file to a store. Returns False if the file exists. Of several writers only one succeeds, if the store supports exclusive creation."""
 
         def put() -> bool:
             self._make_folder(name)
             try:
                 self.filesystem.pipe_file(self._path(name), content, mode="create")
             except FileExistsError:
-                # After a lost answer the request is sent again: the file may be this writer's.
+                # If the answer to a request was lost, the request is sent again. Then the existing file may be this writer's file.
                 return self._cat(name) == content
             return True
 
         return self._request(put, name, "create this file")
 
     def extend(self, name: str, content: bytes, number: int) -> None:
-        """Adds whole lines to a log, for the `number`th time from 1: to a local file, or as an object of that number, since a store cannot append."""
+        """Appends whole lines to a log. `number` counts the calls from 1. A store cannot append, so there the lines become an object with this number."""
         if not self.is_local:
             self.write(f"{name}-{number:06d}", content)
             return
@@ -174,14 +176,15 @@ class RunStore:
             sync_file(path.parent)
 
     def tail(self, name: str, place: int) -> tuple[bytes, int]:
-        """(whole lines of a log from `place` on, the place behind them); place 0 is the log's beginning. Empty if there are no more."""
+        """Returns (whole lines of a log from `place` on, the place after these lines). Place 0 is the log's beginning. No more lines: empty."""
         if not self.is_local:
             piece = self.read(f"{name}-{place + 1:06d}")
             return (b"", place) if piece is None else (piece, place + 1)
         with suppress(FileNotFoundError), open(self.folder / name, "rb") as stream:
             stream.seek(place)
             content = stream.read()
-            lines = content[: content.rfind(b"\n") + 1]  # the last one is being written, or its writer was killed
+            # The last line may be incomplete: still being written, or its writer was killed
+            lines = content[: content.rfind(b"\n") + 1]
             return lines, place + len(lines)
         return b"", place
 
@@ -195,13 +198,13 @@ class RunStore:
         self._request(copy, name, "write this file", os.path.getsize(source))
 
     def get(self, name: str, target: Path) -> None:
-        """Copies a file from a store to this host. Raises FileNotFoundError if it does not exist."""
+        """Copies a file from a store to this host. Raises FileNotFoundError if the file does not exist."""
         self._request(
             lambda: self.filesystem.get_file(self._path(name), str(target)), name, "copy this file", num_bytes=1 << 30
         )
 
     def remove(self, names: Sequence[str]) -> None:
-        """Removes these files, and their folders if these are then empty; missing files are no error."""
+        """Removes these files, and then their folders if the folders are empty. Missing files are no error."""
         for start in range(0, len(names), _MOST_AT_ONCE):
             paths = [self._path(name) for name in names[start : start + _MOST_AT_ONCE]]
 
@@ -220,7 +223,7 @@ class RunStore:
 
     @contextmanager
     def at_hand(self, *parts: str) -> Iterator[Path]:
-        """A folder to read these files and folders from: the run's directory, or a folder with copies. Errors name the URL."""
+        """Yields a folder with these files and folders: the run's directory, or, for a run on a store, a folder with copies. Errors name the URL."""
         if self.is_local:
             yield self.folder
             return
@@ -233,7 +236,7 @@ class RunStore:
                 raise
 
     def fetch(self, folder: Path, parts: Sequence[str]) -> None:
-        """Copies the files of these names, and the files in folders of these names, from a store; missing ones are left out."""
+        """Copies the files with these names, and the files in folders with these names, from a store. Missing files are left out."""
         present = set(self.names())
         for part in present.intersection(parts):
             inside = [] if PurePath(part).suffix else [f"{part}/{name}" for name in self.names(part)]
@@ -243,7 +246,7 @@ class RunStore:
 
     @contextmanager
     def scratch(self) -> Iterator[Path]:
-        """A folder of the run's name on this host's disk, removed after the block. Folders that killed processes left are removed first."""
+        """Yields a folder with the run's name on this host's disk, and removes it after the block. Folders of killed processes are removed first."""
         remove_orphans(Path(tempfile.gettempdir()), _SCRATCH)
         with tempfile.TemporaryDirectory(prefix=_SCRATCH, ignore_cleanup_errors=True) as made, owned(Path(made)):
             folder = Path(made, self.name)
@@ -251,16 +254,17 @@ class RunStore:
             yield folder
 
     def leave_working_folder(self) -> None:
-        """Keeps the working folder for the user, because the store lacks some of it."""
+        """Keeps the working folder for the user, because some of its files are missing on the store."""
         disown(self.folder.parent)
 
     def remove_working_folder(self) -> None:
-        """Removes the working folder of a run on a store, once the store has all of it."""
+        """Removes the working folder of a run on a store. Call it when the store has all files."""
         if not self.is_local and "folder" in vars(self):
             shutil.rmtree(self.folder.parent, ignore_errors=True)
 
     def _request(self, action: Callable[[], Result], name: str, purpose: str, num_bytes: int | None = None) -> Result:
-        """The result of `action`, with retries on a store. `purpose`: for errors, "copy this file"; `num_bytes`: about the size of a copy, for the deadline."""
+        """Returns the result of `action`; on a store with retries. `purpose`: words for errors, like "copy this file". `num_bytes`: about the size of a copy; it
+        extends the deadline."""
         if self.is_local:
             return action()
         where = self.below(name).rstrip("/")

@@ -1,7 +1,7 @@
-"""Copies the files that the driver writes to the run on an object store, from a thread.
+"""Runs a thread that copies the driver's files to the run on an object store.
 
-Changed files, which are small, are copied whole, at most every few seconds: a reader sees each as it was at one moment. Only `sync` waits for the
-store; the driver calls it before it relies on files outliving this machine.
+The files are small. Changed files are copied whole, at most every few seconds, so a reader sees each file as it was at one moment. Only `sync` waits for the
+store. The driver calls `sync` before a step that needs the files to survive a loss of this machine.
 """
 
 import sys
@@ -18,16 +18,16 @@ from graphmill.core.errors import ConflictError, DeadlineError, FormatError
 
 TENSORBOARD = "tensorboard"
 _PERIOD_S = 5.0
-_LAST_S = 20.0  # deadline after a failed run: the failure may be that the store is away
-_SHARE = 0.05  # largest share of the time spent copying
+_LAST_S = 20.0  # deadline after a failed run: the run may have failed because the store is unavailable
+_SHARE = 0.05  # largest share of the time in which the thread copies
 
 
 @contextmanager
 def copied(run: RunDirectory) -> Iterator[None]:
-    """Inside the block, copies changes in the run's working folder to the store; at the end of the block, all of them.
+    """Copies changes in the run's working folder to the store during the block, and all remaining changes at the end of the block.
 
-    Raises ConflictError, and leaves the store's files alone, if another driver has taken the run over; DeadlineError or FormatError if the last
-    copy fails: then the working folder stays, and the message names it.
+    Raises ConflictError if another driver has taken the run over; then the store's files are not changed. Raises DeadlineError or FormatError if the
+    last copy fails; then the working folder stays, and the message names it.
     """
     if run.place.is_local:
         yield
@@ -38,7 +38,7 @@ def copied(run: RunDirectory) -> Iterator[None]:
     try:
         with beside(copy.follow, "copy", run.place.deadline_s):
             yield
-    except BaseException:  # its own error comes first
+    except BaseException:  # the error of the run is more important
         try:
             RunCopy(run, replace(run.place, deadline_s=_LAST_S)).finish()
         except (ConflictError, DeadlineError, FormatError) as error:
@@ -48,7 +48,7 @@ def copied(run: RunDirectory) -> Iterator[None]:
 
 
 class RunCopy:
-    """The copy of one run."""
+    """Copies the files of one run to its store."""
 
     def __init__(self, run: RunDirectory, store: RunStore) -> None:
         self._store, self._run, self._folder = store, run, run.path
@@ -56,8 +56,8 @@ class RunCopy:
         self._sent: dict[str, tuple[int, int]] = {}
 
     def sync(self) -> None:
-        """Returns when the store has all that was written before. Raises DeadlineError or FormatError if it cannot be reached, ConflictError
-        if another driver has taken the run over."""
+        """Waits until the store has everything that was written before the call. Raises DeadlineError or FormatError if the store cannot be reached,
+        ConflictError if another driver has taken the run over."""
         with self._lock:
             if self._run.hold is not None:
                 self._run.hold.check(self._store)
@@ -70,7 +70,7 @@ class RunCopy:
                     self._sent[name] = stamp
 
     def finish(self) -> None:
-        """Syncs for the last time and removes the working folder. If that fails, the folder stays, and the error names it."""
+        """Syncs for the last time and removes the working folder. If the sync fails, the folder stays and the error names it."""
         self._run.place.leave_working_folder()
         try:
             self.sync()
@@ -79,13 +79,13 @@ class RunCopy:
         self._run.place.remove_working_folder()
 
     def follow(self, ended: threading.Event) -> None:
-        """Copies until `ended` is set. After a failed copy the working folder is kept for the user."""
+        """Copies changes until `ended` is set. If a copy fails, the working folder is kept for the user."""
         pause, complained = _PERIOD_S, False
         while not ended.wait(pause):
             began = time.monotonic()
             try:
                 self.sync()
-            except ConflictError:  # the lease's thread ends the run
+            except ConflictError:  # the thread of the lease ends the run
                 return
             except (DeadlineError, FormatError, OSError) as error:
                 if not complained:

@@ -1,4 +1,4 @@
-"""A TensorBoard event file, written without a thread, so that a full disk raises in the caller.
+"""Writes a TensorBoard event file. It uses no thread, so that a full disk raises an error in the caller.
 
 The format is TensorBoard's: https://github.com/tensorflow/tensorboard, records of `Event` messages.
 """
@@ -12,28 +12,28 @@ from typing import Any
 
 
 class EventFile:
-    """Scalars by step. TensorBoard shows all files of a folder as one."""
+    """An event file with scalars by step. TensorBoard shows all files of a folder together."""
 
     def __init__(self, folder: Path, purge_step: int) -> None:
-        """Hides steps from `purge_step` on in earlier files of the folder. Raises OSError if the file cannot be written."""
+        """Begins a file. TensorBoard then hides the steps from `purge_step` on in earlier files of the folder. Raises OSError if the file cannot be written."""
         from tensorboard.compat.proto.event_pb2 import SessionLog
 
         folder.mkdir(parents=True, exist_ok=True)
-        # TensorBoard reads files in the order of their names: with whole seconds, two files of one second could be swapped.
+        # TensorBoard reads files in the order of their names. With whole seconds in the name, two files of the same second could be swapped.
         name = f"events.out.tfevents.{time.time():017.6f}.{socket.gethostname()}.{os.getpid()}"
         self._path = folder / name
         self._append(file_version="brain.Event:2")
         self._append(step=purge_step, session_log=SessionLog(status=SessionLog.START))
 
     def write(self, step: int, scalars: Mapping[str, float]) -> None:
-        """Raises OSError if the file cannot be written."""
+        """Writes the scalars of a step. Raises OSError if the file cannot be written."""
         from tensorboard.compat.proto.summary_pb2 import Summary
 
         values = [Summary.Value(tag=tag, simple_value=value) for tag, value in scalars.items()]
         self._append(step=step, summary=Summary(value=values))
 
     def write_options(self, name: str, options: Mapping[str, Any]) -> None:
-        """Writes a run's options, by flat names, as TensorBoard's hyper-parameters. Raises OSError if they cannot be written."""
+        """Writes a run's options, given by flat names, as TensorBoard's hyperparameters. Raises OSError if the file cannot be written."""
         from tensorboard.plugins.hparams.summary_v2 import hparams_pb
 
         plain = {key: value if isinstance(value, bool | int | float) else str(value) for key, value in options.items()}

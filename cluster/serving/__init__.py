@@ -1,1 +1,1 @@
-"""Partition servers: Ray actors that own partitions. Imports: cluster.transport, .metrics, .process, .options."""
+"""Runs partition servers: Ray actors that own partitions of a graph. Imports: cluster.transport, .metrics, .process, .options."""

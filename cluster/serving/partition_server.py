@@ -1,7 +1,7 @@
-"""One read-only Ray actor per partition: a restart maps unchanged files again.
+"""Runs one read-only Ray actor per partition. A restarted actor maps the same files again.
 
-The actor gives the endpoint of its server, and Ray restarts it. The server answers requests over TCP (`graphmill.cluster.transport.message_server`).
-Requests are idempotent and may be retried; every wait has a deadline.
+The actor returns the endpoint of its server. Ray restarts an actor that dies. The server answers requests over TCP
+(`graphmill.cluster.transport.message_server`). Requests are idempotent and may be sent again. Every wait has a deadline.
 """
 
 import math
@@ -39,30 +39,30 @@ from graphmill.storage.replicas.file_stamps import FileStamps, take_stamps, unse
 
 _VERIFY_BYTES_PER_S = 50e6  # a slow disk's
 _LOOK_AGAIN_S = 3.0
-_DISKS_S = 5.0  # longest wait for the hosts' reports on their disks
+_DISKS_S = 5.0  # longest wait for the reports of the hosts about full disks
 
 
 @dataclass(frozen=True)
 class ServerInfo:
-    """The process of a server."""
+    """The process and the files of a server."""
 
     partition: int
     node_id: str
     pid: int
-    stamps: FileStamps  # of the partition's files on that node when the server opened them
+    stamps: FileStamps  # stamps of the partition's files on that node when the server opened them
 
 
 class PartitionServer:
-    """The actor. Opening is a separate call, so that a bad file is that call's error and not a dead actor."""
+    """The Ray actor of a server. Opening is a separate call: a bad file then raises an error in that call, and the actor does not die."""
 
     def __init__(self, graph: PinnedGraph, partition: int, stamps: FileStamps, options: ServerOptions) -> None:
-        """`stamps`: of the files as they were last seen; after a restart only changed files are read."""
+        """`stamps`: stamps of the files when they were last checked. After a restart only changed files are read again."""
         self._graph, self._index, self._stamps, self._options = graph, partition, stamps, options
         self._server: MessageServer | None = None
         self._held = ExitStack()  # closes with the process
 
     def open(self, verify: bool, is_asked: bool = True) -> ServerInfo:
-        """Opens the partition. `is_asked`: compile the loops for requests now, because other processes will send some."""
+        """Opens the partition. `is_asked`: other processes will send requests, so the loops for requests are compiled now."""
         if self._server is None:
             self._start(verify, is_asked)
         return ServerInfo(self._index, ray.get_runtime_context().get_node_id(), os.getpid(), self._stamps)
@@ -73,11 +73,11 @@ class PartitionServer:
         self._stamps.check_untouched()
 
     def endpoint(self) -> Endpoint:
-        """The server's endpoint. Only callers of the actor get its token."""
+        """Returns the server's endpoint. Only callers of the actor get the token of the endpoint."""
         return self._started().endpoint
 
     def full_disks(self) -> list[str]:
-        """Messages on full disks of this host on which Ray or the graph lies."""
+        """Returns messages about full disks of this host: the disks with Ray's session and with the graph."""
         node: Any = ray._private.worker.global_worker.node
         folders = [Path(node.get_session_dir_path())]
         if is_local(self._graph.open().filesystem):
@@ -85,7 +85,7 @@ class PartitionServer:
         return [message for message in map(full_disk, folders) if message is not None]
 
     def _started(self) -> MessageServer:
-        if self._server is None:  # after a restart: the files were verified when the run began
+        if self._server is None:  # after a restart: the files were verified at the beginning of the run
             self._start(verify=False, is_asked=False)
         assert self._server is not None
         return self._server
@@ -98,7 +98,7 @@ class PartitionServer:
             self._stamps = take_stamps(graph.url, graph.partition_files(self._index))
         else:
             self._stamps = self._stamps.renewed()
-        # After a restart, files that are not local are read again, so they are verified again.
+        # After a restart, files that are not local are read again. Therefore they are verified again.
         verified, options = verify or not self._stamps.stamps, self._options
         owner: PartitionOwner | PartsOwner
         if isinstance(graph, TypedGraph):
@@ -108,7 +108,7 @@ class PartitionServer:
         else:
             partition = graph.partition(self._index, verify=verified)
             if verify and self._stamps.stamps:
-                dict(partition.encodings)  # maps and verifies them too
+                dict(partition.encodings)  # the encodings are mapped and verified too
             owner = PartitionOwner(partition, graph.manifest.num_nodes, NodeTables(graph))
             if is_asked:
                 warm_up(owner, graph.manifest)
@@ -125,7 +125,7 @@ class PartitionServer:
 
 @dataclass(frozen=True)
 class PartitionServers:
-    """Handles of all servers of one graph, plain or typed; small, and safe to send to workers."""
+    """Handles of all servers of one graph, plain or typed. The object is small and can be sent to workers."""
 
     graph: PinnedGraph
     handles: tuple[Any, ...]
@@ -133,7 +133,7 @@ class PartitionServers:
     options: ServerOptions
 
     def near(self) -> tuple[int, ...]:
-        """The partitions that this process reads itself."""
+        """Returns the partitions that this process reads itself."""
         if not self.options.local_reads:
             return ()
         own_node = ray.get_runtime_context().get_node_id()
@@ -141,15 +141,15 @@ class PartitionServers:
 
 
 class ServedFiles:
-    """Checks the files of a process's batches: it looks at the files that it reads itself, and asks the servers of the other partitions."""
+    """Checks that the files of a process's batches are unchanged. Checks the files that the process reads itself, and lets the servers check the others."""
 
     def __init__(self, servers: PartitionServers) -> None:
-        """Raises FormatError naming a file that this process would read and that changed since its server opened it."""
+        """Raises FormatError if a file that this process will read itself has changed since its server opened it. The message names the file."""
         self._servers = servers
         self._near = {partition: servers.infos[partition].stamps.renewed() for partition in servers.near()}
 
     def check(self, rank: int, num_ranks: int) -> None:
-        """Raises FormatError naming a file that was changed since it was opened. One rank asks each server."""
+        """Raises FormatError naming a file that was changed since it was opened. Only one rank calls each server."""
         servers = self._servers
         asked = [
             (servers.handles[partition].check.remote(), partition)
@@ -163,7 +163,7 @@ class ServedFiles:
 
 
 def remote_owner(handle: Any, who: str, timeout_s: float) -> RemoteOwner:
-    """The owner that asks the server of this actor; errors call it `who`."""
+    """Returns the owner that sends requests to the server of this actor. Errors name the server `who`."""
 
     def find(within_s: float) -> Endpoint:
         return answer(handle.endpoint.remote(), who, within_s, "raise --servers.timeout_s")
@@ -176,10 +176,11 @@ def _name(partition: int) -> str:
 
 
 class ServerGroup:
-    """The driver's side: one server per partition, each on a host with its files, spread as evenly as the files allow."""
+    """Starts the servers, from the driver: one per partition, on a host with the partition's files, as evenly spread as the files allow."""
 
     def __init__(self, graph: StoredGraph | TypedGraph, options: ServerOptions) -> None:
-        """Starts no server yet. Raises ConfigError if other processes cannot read the graph, or cannot read it by range and the options ask for it."""
+        """Starts no server yet. Raises ConfigError if other processes cannot read the graph, or if the options request reads by range and the graph does not
+        allow them."""
         if graph.url.startswith("memory://"):
             raise ConfigError(
                 f"{graph.url}: memory:// lives in one process, so actors cannot read it; use a path or s3://"
@@ -193,10 +194,10 @@ class ServerGroup:
         self._hosts: tuple[Host, ...] = ()
         self._handles: list[Any] = [None] * graph.num_partitions
         self._infos: list[ServerInfo | None] = [None] * graph.num_partitions
-        # No CPU: servers wait for memory and disk, and the CPUs are for the trainers.
+        # Servers reserve no CPU: they wait for memory and disk, and the CPUs are for the trainers.
         actor_options: dict[str, Any] = {
             "num_cpus": 0,
-            # A byte: Ray places an actor that reserves nothing at random, even with soft affinity.
+            # One byte, because Ray chooses a random host for an actor that reserves nothing, even with soft affinity.
             "memory": 1,
             "max_restarts": -1,
             "max_task_retries": -1,
@@ -204,10 +205,10 @@ class ServerGroup:
         self._actor: Any = ray.remote(**actor_options)(PartitionServer)
 
     def running(self, wait_s: float = 0.0, say: Callable[[str], None] = lambda _: None) -> PartitionServers:
-        """The running servers. Servers that have no live host, or belong on another one, are started there first.
+        """Returns the running servers. First starts the servers that have no live host or should move to another host.
 
-        If no host has a partition's files, waits `wait_s` for one that does, and calls `say`. Raises FormatError naming a damaged file, or the
-        partitions whose files no host has; DeadlineError if a server does not start in time.
+        If no host has the files of a partition, calls `say` and waits up to `wait_s` for a host that has them. Raises FormatError naming a damaged file, or
+        the partitions whose files no host has; DeadlineError if a server does not start in time.
         """
         hosts, graph, options = live_hosts(), self._graph, self._options
         if hosts != self._hosts:
@@ -247,7 +248,7 @@ class ServerGroup:
         return PartitionServers(graph.pin(), tuple(self._handles), infos, options)
 
     def where(self) -> str:
-        """The number of servers on each host, for messages; empty with one host."""
+        """Returns the number of servers on each host, as text for messages. Empty with one host."""
         if len(self._hosts) == 1:
             return ""
         nodes = [info.node_id for info in self._infos if info is not None]
@@ -255,9 +256,9 @@ class ServerGroup:
         return ", ".join(f"{count} on {host}" for host, count in counts.items() if count)
 
     def full_disks(self) -> str:
-        """Messages on full disks of the hosts that serve partitions, joined; hosts that do not answer are left out.
+        """Returns the joined messages about full disks of the hosts that serve partitions. Hosts that do not answer are left out.
 
-        On a host with a full disk Ray starts no process, and says only that it died.
+        These messages are needed because Ray cannot start a process on a host with a full disk, and reports only that the process died.
         """
         if len(self._hosts) == 1:
             return ""
@@ -266,7 +267,7 @@ class ServerGroup:
 
     @property
     def _can_fetch(self) -> bool:
-        """Whether a host without a partition's files can get them."""
+        """Whether a host can get the files of a partition that it does not have."""
         return not is_local(self._graph.filesystem) or self._graph.manifest.origin is not None
 
     def stop(self) -> None:
@@ -275,7 +276,7 @@ class ServerGroup:
                 ray.kill(handle, no_restart=True)
 
     def _look(self, hosts: Sequence[Host], files: list[list[FileEntry]]) -> list[Mapping[str, FileStamps]]:
-        """By partition: stamps of its files on each host that has them, by node id."""
+        """Returns for each partition the stamps of its files on each host that has the files, by node id."""
         url = self._graph.url
         if not is_local(self._graph.filesystem):
             return [{} for _ in files]
@@ -284,7 +285,7 @@ class ServerGroup:
         return look_for_files(hosts, absolute_url(url), files)
 
     def _not_found(self, missing: Sequence[int], hosts: Sequence[Host]) -> str:
-        """The message on partitions that no host can serve."""
+        """Returns the message about partitions that no host can serve."""
         before = {host.node_id: str(host) for host in self._hosts}
         lay = sorted({before[info.node_id] for p in missing if (info := self._infos[p]) and info.node_id in before})
         lost = f"; they lay on {', '.join(lay)}, which is gone" if lay else ""
@@ -294,7 +295,7 @@ class ServerGroup:
         )
 
     def _start(self, partition: int, host: Host, stamps: FileStamps) -> None:
-        """Starts the partition's server on this host, and ends an earlier one."""
+        """Starts the partition's server on this host, after ending an earlier server."""
         if self._handles[partition] is not None:
             ray.kill(self._handles[partition], no_restart=True)
         where = self._actor.options(scheduling_strategy=on_host(host, or_elsewhere=True))
@@ -316,12 +317,12 @@ class ServerGroup:
 
 @contextmanager
 def server_group(graph: StoredGraph | TypedGraph, options: ServerOptions | None = None) -> Iterator[ServerGroup]:
-    """Servers of all partitions, running; they end with the block. Raises as `ServerGroup.running`."""
+    """Starts the servers of all partitions, and ends them after the block. Raises the same errors as `ServerGroup.running`."""
     group = ServerGroup(graph, options or ServerOptions())
     try:
         group.running()
         yield group
-    except ClusterLostError:  # the actors cannot be ended any more; asking would wait without bound
+    except ClusterLostError:  # the actors cannot be ended any more: a request would wait without bound
         raise
     except BaseException:
         group.stop()
@@ -333,7 +334,7 @@ def server_group(graph: StoredGraph | TypedGraph, options: ServerOptions | None 
 def partition_servers(
     graph: StoredGraph | TypedGraph, options: ServerOptions | None = None
 ) -> Iterator[PartitionServers]:
-    """Servers of all partitions for work that ends if a host is lost; they end with the block."""
+    """Starts the servers of all partitions and ends them after the block. For work that cannot go on if a host is lost."""
     with server_group(graph, options) as group:
         yield group.running()
 
@@ -343,7 +344,7 @@ def _listed(things: Sequence[object]) -> str:
 
 
 def connect(servers: PartitionServers, watch: Callable[[Owner, int], Owner] = lambda owner, _: owner) -> Router:
-    """`connect_any` to a plain graph."""
+    """Connects to the servers of a plain graph (`connect_any`)."""
     router = connect_any(servers, watch)
     assert isinstance(router, Router)
     return router
@@ -352,7 +353,7 @@ def connect(servers: PartitionServers, watch: Callable[[Owner, int], Owner] = la
 def connect_any(
     servers: PartitionServers, watch: Callable[[Owner, int], Owner] = lambda owner, _: owner
 ) -> Router | TypedRouter:
-    """The router of this process: it reads the partitions on this node itself and asks servers for the others.
+    """Returns the router of this process. The router reads the partitions on this node itself, and sends requests to the servers of all other partitions.
 
     `watch(owner, partition)` may wrap each `LocalOwner` or `RemoteOwner` to see its messages (`graphmill.samplers.access.traffic.Traffic`).
     """

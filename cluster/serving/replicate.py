@@ -1,5 +1,5 @@
-"""Copies graphs to the hosts' disks: each partition of a graph to the host that will serve it, a set of graphs to every host
-(`jobs/ingest.py ORIGIN URL --place hosts`).
+"""Copies graphs to the hosts' disks (`jobs/ingest.py ORIGIN URL --place hosts`). Each partition of a graph goes to the host that will serve it. A set of
+graphs goes to every host.
 """
 
 from collections.abc import Callable, Mapping
@@ -24,7 +24,7 @@ _START_S = 120.0
 
 @dataclass(frozen=True)
 class PlacedHost:
-    """A host and its partitions."""
+    """A host and the partitions that it will serve."""
 
     host: Host
     partitions: tuple[int, ...]
@@ -34,11 +34,11 @@ class PlacedHost:
 def place_graph(
     origin: str, url: str, report: Callable[[str, int, int | None], None]
 ) -> tuple[Manifest | GraphSetManifest, list[PlacedHost]]:
-    """Copies the newest snapshot at `origin` to `url`, a path on each host's own disk. Each host gets its partitions of a graph, or the whole set of
-    graphs, since any worker may draw any graph.
+    """Copies the newest snapshot at `origin` to `url`, a path on each host's own disk. Each host gets its partitions of a graph. A set of graphs is copied
+    whole to each host, because any worker may draw any graph.
 
-    Files that a host has are not copied again. Needs a Ray session. Raises ConfigError if `url` is not a path or holds another graph,
-    FormatError if the origin is damaged or a disk is full, DeadlineError after the time that a link of 5 MB/s would take.
+    Files that a host already has are not copied again. Needs a Ray session. Raises ConfigError if `url` is not a path or holds another graph,
+    FormatError if the origin is damaged or a disk is full, DeadlineError after the time that a link of 5 MB/s would need.
     """
     filesystem, path = split_url(origin)
     manifest = parse_any_manifest(*read_manifest(filesystem, path, origin, None, "graphmill ingest <source>"))
@@ -54,7 +54,7 @@ def place_graph(
     task_options: dict[str, Any] = {"num_cpus": 0, "max_retries": 0}
     place: Any = ray.remote(**task_options)(copy_here)
     asked = {}
-    for host in hosts:  # also hosts without a partition: their workers open the manifest
+    for host in hosts:  # hosts without a partition too, because their workers open the manifest
         partitions = tuple(partition for partition, each in enumerate(chosen) if each == host)
         where = place.options(scheduling_strategy=on_host(host, or_elsewhere=False))
         asked[where.remote(absolute_url(origin), manifest.snapshot, url, partitions)] = host, partitions
@@ -75,7 +75,7 @@ def _own_path(origin: str, url: str) -> str:
 def _placed(
     asked: Mapping[Any, tuple[Host, tuple[int, ...]]], num_bytes: int, report: Callable[[str, int, int | None], None]
 ) -> list[PlacedHost]:
-    """The hosts once they have copied, in the order of `asked`."""
+    """Waits until the hosts have copied, and returns the results in the order of `asked`."""
     waiting, placed = list(asked), []
     while waiting:
         done, waiting = ray.wait(waiting, timeout=_START_S + num_bytes / COPY_BYTES_PER_S)

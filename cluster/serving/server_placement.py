@@ -1,6 +1,6 @@
-"""Chooses the host that serves each partition: a host with its files, evenly if several have them.
+"""Chooses the host that serves each partition: a host with the partition's files. If several hosts have files, the partitions are spread evenly.
 
-`assign` is the pure decision. Ray's SPREAD strategy places actors that reserve no CPU at random.
+`assign` is the decision, a pure function. Ray's SPREAD strategy is not used, because it chooses random hosts for actors that reserve no CPU.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -15,7 +15,7 @@ from graphmill.core.errors import FormatError
 from graphmill.storage.filesystem.file_entry import FileEntry
 from graphmill.storage.replicas.file_stamps import FileStamps, take_stamps
 
-_LOOK_S = 60.0  # longest wait for the hosts' reports on their files
+_LOOK_S = 60.0  # longest wait for the reports of the hosts about their files
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Host:
 
 
 def live_hosts() -> tuple[Host, ...]:
-    """The cluster's live nodes, in a stable order."""
+    """Returns the cluster's live nodes, in a stable order."""
     hosts = [
         Host(
             node["NodeID"], node["NodeManagerHostname"], node["NodeManagerAddress"], node["Resources"].get("GPU", 0) > 0
@@ -44,18 +44,19 @@ def live_hosts() -> tuple[Host, ...]:
 
 
 def on_host(host: Host, *, or_elsewhere: bool) -> NodeAffinitySchedulingStrategy:
-    """Ray's strategy for this host; `or_elsewhere`: another host once this one is gone."""
+    """Returns Ray's scheduling strategy for this host. `or_elsewhere`: another host is allowed if this host is gone."""
     return NodeAffinitySchedulingStrategy(host.node_id, soft=or_elsewhere)
 
 
 def assign(
     hosts: Sequence[Host], holders: Sequence[Collection[str]], now: Sequence[str | None], *, can_fetch: bool
 ) -> tuple[Host | None, ...]:
-    """The host of each partition; None if no host can serve it.
+    """Returns the host of each partition. None if no host can serve the partition.
 
-    `holders`: by partition, the node ids of the hosts with its files. `now`: by partition, the node that serves it already; it stays there if
-    the hosts are as evenly loaded. `can_fetch`: a host without the files can get them. Hosts with GPUs serve only partitions that no other
-    host can. If several hosts can, each gets consecutive partitions, which are close to each other in a graph with locality groups.
+    `holders`: for each partition the node ids of the hosts with its files. `now`: for each partition the node id of the host that serves it already.
+    The partition stays on that host if the load is as even as with another host. `can_fetch`: a host without the files can get them. Hosts with GPUs
+    serve only partitions that no other host can serve. If several hosts can serve, each gets consecutive partitions, because these are close to each
+    other in a graph with locality groups.
     """
     plain = [host for host in hosts if not host.has_gpus] or list(hosts)
     choices = []
@@ -87,9 +88,9 @@ def assign(
 def look_for_files(
     hosts: Sequence[Host], url: str, files: Sequence[Sequence[FileEntry]]
 ) -> list[Mapping[str, FileStamps]]:
-    """By partition: stamps of its `files` on each host that has all of them, by node id. Files are not read.
+    """Returns for each partition the stamps of its `files` on each host that has all of these files, by node id. The files are not read.
 
-    A host that is lost meanwhile counts as having none.
+    A host that is lost meanwhile counts as a host without files.
     """
     task_options: dict[str, Any] = {"num_cpus": 0, "max_retries": 0}
     look: Any = ray.remote(**task_options)(_stamps_here)
@@ -103,7 +104,7 @@ def look_for_files(
 
 
 def _stamps_here(url: str, files: Sequence[Sequence[FileEntry]]) -> list[FileStamps | None]:
-    """By partition: the stamps of its files on this host; None if a file is missing."""
+    """Returns for each partition the stamps of its files on this host. None if a file is missing."""
     stamps: list[FileStamps | None] = []
     for entries in files:
         try:

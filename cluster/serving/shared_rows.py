@@ -1,9 +1,9 @@
-"""Rows of other hosts, shared by all workers of a host: one copy, in memory that cannot outlive the workers.
+"""Shares rows of other hosts between all workers of a host. There is one copy per host, in memory that is freed with the last worker.
 
-Each worker counts the rows that its next batches need. The rows in the most batches of all the host's workers are chosen, and each worker fetches
-an even part of them. They lie in an unnamed memory file (memfd_create), made by the first worker and opened by the others through /proc while it
-lives. The kernel frees it with the last process that maps it, however that ends, so nothing is left in /dev/shm. Shared rows never change, so
-batches stay equal to the bit.
+Each worker counts the rows that its next batches need. The rows that the most batches of all workers of the host need are chosen, and each worker fetches
+an even part of the chosen rows. The rows are in an unnamed memory file (memfd_create). The first worker makes this file, and the other workers open it
+through /proc. The kernel frees the memory when the last process that maps it ends, for any reason, so nothing stays in /dev/shm. Shared rows never change,
+so batches stay equal to the bit.
 """
 
 import mmap
@@ -21,7 +21,7 @@ from graphmill.samplers.loading.scheduled_rows import SharedRows, copy_rows
 from graphmill.samplers.vocabulary.messages import NodeRows
 from graphmill.samplers.vocabulary.rank_shares import even_split
 
-_COUNTED = 16  # batches whose rows are counted; more chose no better rows
+_COUNTED = 16  # batches whose rows are counted; a larger number did not choose better rows
 _ASKED_ROWS = 1 << 16  # in one request
 _ALIGNED = 64
 
@@ -35,7 +35,7 @@ class HostMates:
 
     @classmethod
     def of(cls, rank: int, host: str) -> "HostMates":
-        """A collective call."""
+        """Finds the ranks on this host. A collective call."""
         hosts = gather_objects(host)
         return cls(tuple(each for each, theirs in enumerate(hosts) if theirs == host), rank)
 
@@ -44,7 +44,7 @@ class HostMates:
         return self.ranks.index(self.rank)
 
     def memory(self, num_bytes: int) -> np.ndarray:
-        """uint8: zeros that the ranks of the host share. A collective call with the same size on all ranks of a host."""
+        """uint8: memory of zeros that the ranks of the host share. A collective call, with the same size on all ranks of a host."""
         fd = -1
         if self.place == 0:
             fd = os.memfd_create("graphmill-rows", os.MFD_CLOEXEC)
@@ -52,7 +52,7 @@ class HostMates:
         pid, theirs = gather_objects((os.getpid(), fd))[self.ranks[0]]
         own = fd if self.place == 0 else os.open(f"/proc/{pid}/fd/{theirs}", os.O_RDWR | os.O_CLOEXEC)
         mapped = mmap.mmap(own, max(num_bytes, 1))
-        gather_objects(None)  # all ranks have opened it
+        gather_objects(None)  # afterwards all ranks have opened the file
         os.close(own)
         return np.frombuffer(mapped, np.uint8)[:num_bytes]
 
@@ -60,16 +60,16 @@ class HostMates:
 def share_rows(
     sampler: DrawingSampler, epoch: int, batches: Sequence[int], num_bytes: int, mates: HostMates
 ) -> list[SharedRows]:
-    """The rows of each type that the host's ranks need most, as many as `num_bytes` hold; none on a host with one rank. A collective call.
+    """Fetches the rows of each type that the host's ranks need most, as many as fit into `num_bytes`. No rows on a host with one rank. A collective call.
 
     `batches`: this rank's batches of the epoch.
     """
     drawn = sampler.draw(epoch, batches[:_COUNTED])
     type_rows = [router.empty_rows(1, **vars(columns), stored=True) for router, _, columns in drawn[0].wanted]
     row_bytes = [sum(column.nbytes for column in vars(row).values() if column is not None) for row in type_rows]
-    # Each rank reports as many nodes as there is room for, padded with count 0, so that no lengths are exchanged.
+    # Each rank reports the same number of nodes, as many as fit, padded with count 0. Then no lengths have to be exchanged.
     most = num_bytes // min(row_bytes) if len(mates.ranks) > 1 else 0
-    # Nodes are numbered type after type.
+    # The ids of nodes are made unique over types: type after type.
     first_of = pointers(np.array([router.manifest.num_nodes for router, *_ in drawn[0].wanted]))
     own = [
         needed(router, [row.wanted[place][1] for row in drawn], most)
@@ -96,7 +96,7 @@ def share_rows(
 
 
 def needed(router: Router, batches: Sequence[np.ndarray], most: int) -> tuple[np.ndarray, np.ndarray]:
-    """(nodes on other hosts, number of batches that need each): the `most` nodes that the most batches need."""
+    """Returns the `most` nodes on other hosts that the most batches need, as (nodes, number of batches that need each node)."""
     node, times = np.unique(np.concatenate(batches), return_counts=True)
     owner = np.searchsorted(np.asarray(router.manifest.partition_offsets), node, side="right") - 1
     far = ~router.is_near[owner]
@@ -108,10 +108,10 @@ def needed(router: Router, batches: Sequence[np.ndarray], most: int) -> tuple[np
 def most_needed(
     node: np.ndarray, times: np.ndarray, room: int, first_of: np.ndarray, row_bytes: Sequence[int]
 ) -> list[np.ndarray]:
-    """Nodes of each type, ascending, whose rows are needed most often over all ranks, as many as fit into `room` bytes.
+    """Returns for each type the nodes whose rows all ranks together need most often, in ascending order; as many as fit into `room` bytes.
 
-    `times`: how often each node is needed; entries with 0 are padding. The nodes of type i are numbered from first_of[i] on. Rows are chosen by
-    `times` alone: a byte of a row saves `times` bytes, whatever the type.
+    `times`: how often each node is needed; entries with 0 are padding. The ids of nodes of type i begin at first_of[i]. Rows are chosen only by `times`,
+    because each byte of a row saves `times` bytes of traffic for every type.
     """
     distinct, place = np.unique(node, return_inverse=True)
     total = np.bincount(place, weights=times, minlength=len(distinct))
@@ -124,7 +124,7 @@ def most_needed(
 
 
 def _columns(row: NodeRows, length: int, mates: HostMates) -> NodeRows:
-    """Shared memory for `length` rows like this one."""
+    """Makes shared memory for `length` rows with the columns of `row`."""
     columns = {name: column for name, column in vars(row).items() if column is not None}
     sizes = {name: -(-length * column.nbytes // _ALIGNED) * _ALIGNED for name, column in columns.items()}
     memory, start, made = mates.memory(sum(sizes.values())), 0, {}
