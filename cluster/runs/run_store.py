@@ -263,7 +263,7 @@ class RunStore:
             shutil.rmtree(self.folder.parent, ignore_errors=True)
 
     def _request(self, action: Callable[[], Result], name: str, purpose: str, num_bytes: int | None = None) -> Result:
-        """Returns the result of `action`; on a store with retries. `purpose`: words for errors, like "copy this file". `num_bytes`: about the size of a copy; it
+        """Returns the result of `action`; on a store with retries. `purpose`: words for errors, like "copy this file". `num_bytes`: size of a copy, which
         extends the deadline."""
         if self.is_local:
             return action()

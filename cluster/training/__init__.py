@@ -1,1 +1,1 @@
-"""The training loop, and its launchers: one process or Ray Train. Imports: every room of cluster but prediction."""
+"""Trains a model: the training loop, and the launchers that start it (one process or Ray Train). Imports: every room of cluster but prediction."""

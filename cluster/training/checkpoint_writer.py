@@ -1,7 +1,7 @@
-"""Decides when checkpoints are due and writes them: rank 0 copies the state that training will change, and a thread writes the copy.
+"""Decides when checkpoints are due, and writes them. Rank 0 copies the state that training will change, and a thread writes the copy.
 
-Within an epoch rank 0 decides by its clock, and tells the others with the step's sums (`CheckpointRequest`). The steps after which checkpoints are
-saved do not change what is computed.
+Within an epoch rank 0 decides by its clock, and sends its decision to the other ranks with the sums of the step (`CheckpointRequest`). The result of training
+does not depend on the steps after which checkpoints are saved.
 """
 
 import threading
@@ -19,7 +19,7 @@ from graphmill.cluster.process.outcome import located
 from graphmill.cluster.training.train_session import Register
 from graphmill.core.errors import StageError
 
-# Longest wait for the previous checkpoint: shorter than the wait of the other ranks for rank 0.
+# Longest wait for the previous checkpoint. It is shorter than the longest wait of the other ranks for rank 0.
 _WRITE_TIMEOUT_S = COLLECTIVE_TIMEOUT_S - 60.0
 
 
@@ -32,7 +32,7 @@ class CheckpointRequest(IntEnum):
 
 
 class CheckpointWriter:
-    """One rank's part of writing checkpoints; every rank calls `save` after the same steps."""
+    """Writes one rank's part of a checkpoint. Every rank calls `save` after the same steps."""
 
     def __init__(self, checkpoints: Checkpoints, rank: int, minutes: float | None, register: Register) -> None:
         self._checkpoints, self._rank, self._register = checkpoints, rank, register
@@ -43,7 +43,7 @@ class CheckpointWriter:
         self._stall_s = 0.0
 
     def is_due(self) -> bool:
-        """Whether the period is over and no checkpoint is being written."""
+        """Returns whether the period is over and no checkpoint is being written."""
         late = self._period_s is not None and time.monotonic() - self._last >= self._period_s
         return late and self.is_idle
 
@@ -58,7 +58,7 @@ class CheckpointWriter:
             raise StageError(f"{self._checkpoints.store.url}: a checkpoint is not written after {_WRITE_TIMEOUT_S:g} s")
 
     def take_stall_s(self) -> float:
-        """Seconds that training has waited for checkpoints since the last call."""
+        """Returns the seconds that training has waited for checkpoints since the last call."""
         stall_s, self._stall_s = self._stall_s, 0.0
         return stall_s
 
@@ -72,10 +72,10 @@ class CheckpointWriter:
         flush: Callable[[], None],
         table: Path | None = None,
     ) -> str:
-        """Registers a checkpoint and returns the name that rank 0 chose: a collective call, which returns when rank 0 has copied the state.
+        """Registers a checkpoint and returns the name that rank 0 chose. A collective call, which returns when rank 0 has copied the state.
 
-        `flush` writes what must be on the disk before the checkpoint may be used; the writing thread calls it first. `table`: the folder of an
-        embedding table's files. An error in the writing thread ends the attempt. Raises StageError if the previous checkpoint is never written.
+        `flush` writes the records that must be on the disk before the checkpoint may be used; the writing thread calls it first. `table`: the folder of
+        an embedding table's files. An error in the writing thread ends the attempt. Raises StageError if the previous checkpoint is not written in time.
         """
         start = time.monotonic()
         name, write = state.name, None
@@ -85,7 +85,7 @@ class CheckpointWriter:
             snapshot = Snapshot(
                 state,
                 model=_copied(model.state_dict()),
-                best=best,  # never changed, only replaced
+                best=best,  # not copied, because these tensors are never changed, only replaced
                 moments=_copied(moments_of(optimizer)),
                 average=None if average is None else _copied(average.state_dict()),
                 table=table,
@@ -97,7 +97,7 @@ class CheckpointWriter:
         return name
 
     def _begin(self, name: str, snapshot: Snapshot, flush: Callable[[], None]) -> Callable[[], None]:
-        """The function that writes the checkpoint; the next checkpoint waits for it."""
+        """Returns the function that writes the checkpoint. The next checkpoint waits until this function has ended."""
         self._idle.clear()
 
         def write() -> None:
@@ -112,5 +112,5 @@ class CheckpointWriter:
 
 
 def _copied(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Copies on the CPU."""
+    """Copies the tensors to the CPU."""
     return {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}

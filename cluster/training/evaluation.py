@@ -1,4 +1,4 @@
-"""The forward pass of evaluation, shared by validation, test and prediction; and the splits that share one pass."""
+"""Makes the forward passes of validation, test and prediction, and finds the splits that share one pass."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -14,15 +14,15 @@ from graphmill.storage.format.source import SPLITS
 
 
 def autocast(device: torch.device, precision: str) -> torch.autocast:
-    """The context of every forward pass of a run; `precision`: "float32" or "bfloat16"."""
+    """Returns the context of every forward pass of a run. `precision`: "float32" or "bfloat16"."""
     return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16")
 
 
 def deal_split(data: OpenData, options: Any, micro_batches: int, workers: int) -> tuple[Sampler, int]:
-    """(the sampler of a split's batches, the number of positions that score them).
+    """Returns (the sampler of a split's batches, the number of positions that score these batches).
 
-    Roots are dealt as in training. Every chunk of a graph, and all links of the full graph, are a separate batch and position, so that none is computed
-    for a part of its roots. Each worker has a shard of the full graph's nodes.
+    Roots are dealt as in training, with two exceptions. Each chunk of a graph is one batch and one position, and so are all links of the full graph
+    together, because such a batch must not be computed for a part of its roots. In a full-graph evaluation each worker has a shard of the nodes.
     """
     if isinstance(options, FullGraphOptions):
         return data.sampler(options, workers), workers
@@ -35,7 +35,7 @@ def deal_split(data: OpenData, options: Any, micro_batches: int, workers: int) -
 def predictions(
     model: torch.nn.Module, batches: Iterable[Any], device: torch.device, precision: str
 ) -> Iterator[tuple[Any, Tensor]]:
-    """Each batch with the model's predictions for it, in evaluation mode and without gradients."""
+    """Yields each batch and the model's predictions for it, in evaluation mode and without gradients."""
     model.eval()
     for batch in batches:
         with torch.no_grad(), autocast(device, precision):
@@ -44,18 +44,18 @@ def predictions(
 
 
 def scored_with(split: str, evaluation: Mapping[str, Any]) -> tuple[str, ...]:
-    """The splits scored in the same pass as this one: their samplers have equal options. `evaluation`: options by split."""
+    """Returns the splits that are scored in the same pass as this split, because their samplers have equal options. `evaluation`: options by split."""
     return tuple(name for name, options in evaluation.items() if options == evaluation[split])
 
 
 def rows_of(split_code: int, data: OpenData, batch: Any) -> Tensor | slice:
-    """Index of a batch's predictions of this split."""
+    """Returns the index that selects a batch's predictions of this split."""
     codes = data.split_codes(batch)
     return slice(None) if codes is None else codes == split_code
 
 
 def update_scores(scores: Mapping[str, Scores], data: OpenData, batch: Any, prediction: Tensor) -> None:
-    """Adds a batch to the scores of its splits."""
+    """Adds a batch's predictions to the scores of their splits."""
     target = data.target(batch)
     for split, of_split in scores.items():
         rows = rows_of(SPLITS[split], data, batch) if len(scores) > 1 else slice(None)

@@ -1,6 +1,6 @@
-"""Fine-tuning: loads the weights of another run or file, freezes parameters, and gives parameters other learning rates.
+"""Prepares fine-tuning: loads the weights of another run or of a file, freezes parameters, and changes learning rates of parameters.
 
-A pattern (`*`, `?`) of parameter names matches a whole name, or its end after a dot: `head.*` matches `model.head.weight`.
+A pattern (`*`, `?`) matches a whole parameter name, or the part of a name after a dot: `head.*` matches `model.head.weight`.
 """
 
 import json
@@ -21,8 +21,8 @@ from graphmill.core.errors import ConfigError
 
 _FILE = "model.safetensors"
 _MOST_SHOWN = 5
-_HEADS = ("decoder.", "pairs.")  # of links and of pairs; other models have a `head`
-# A converted checkpoint names the network's own tensors, a run those of its wrapper module, and a run on links has the model as its encoder.
+_HEADS = ("decoder.", "pairs.")  # prefixes of the heads for links and for pairs; other models have a `head`
+# Names differ: a converted checkpoint has the network's tensors, a run has the network in a wrapper module, and a run on links has it in an encoder.
 _RENAMINGS: tuple[Callable[[str], str], ...] = (
     lambda name: name,
     lambda name: f"model.{name}",
@@ -35,10 +35,10 @@ _RENAMINGS: tuple[Callable[[str], str], ...] = (
 def load_start(
     model: torch.nn.Module, path: str, *, fresh_head: bool = False, options: Mapping[str, Any] | None = None
 ) -> None:
-    """Sets the model's parameters and buffers to those of the run, folder or file at this path or URL; with `fresh_head`, except the head's.
+    """Loads parameters and buffers of the run, folder or file at this path or URL into the model. With `fresh_head` the head keeps its own weights.
 
-    Missing buffers, such as the projections of an attention that the other model lacks, keep their values. Raises ConfigError if there are no weights
-    or others: the message names the tensors, and an advice from `options`, this model's.
+    Buffers that are missing in the source keep their values, for example the projections of an attention. Raises ConfigError if the source has no
+    weights or its tensors do not fit the model. The message names the tensors, and gives an advice from `options`, the options of this model.
     """
     loaded, expected = _read(path), model.state_dict()
     shapes = {name: tuple(tensor.shape) for name, tensor in expected.items()}
@@ -69,9 +69,9 @@ def load_start(
 
 
 def _head_names(model: torch.nn.Module) -> Iterator[str]:
-    """The prefixes of the names of a head's tensors."""
+    """Yields the prefixes of the names of a head's tensors."""
     yield from _HEADS
-    for outer in ("", "encoder."):  # with links also the head of the encoder
+    for outer in ("", "encoder."):  # a model of links has the head in its encoder too
         module: Any = getattr(model, "encoder", None) if outer else model
         head = getattr(module, "head", None)
         if head is not None:
@@ -79,7 +79,7 @@ def _head_names(model: torch.nn.Module) -> Iterator[str]:
 
 
 def _advice(path: str, options: Mapping[str, Any], differing: Sequence[str]) -> str:
-    """The options that make the tensors equal, from the options that are saved with the weights."""
+    """Returns advice with the options that make the tensors equal. They come from the options that are saved with the weights."""
     content = None if path.endswith(".safetensors") else RunStore(path).read(CONFIG)
     saved = json.loads(content) if content else {}
     theirs = flat(saved.get("config") or (saved["model"] if isinstance(saved.get("model"), dict) else {}))
@@ -93,9 +93,10 @@ def _advice(path: str, options: Mapping[str, Any], differing: Sequence[str]) -> 
 
 
 def freeze(model: torch.nn.Module, patterns: Sequence[str]) -> list[torch.nn.Module]:
-    """Freezes the parameters that match these patterns. Returns the modules whose parameters are all frozen: in evaluation mode their statistics stay too.
+    """Freezes the parameters that match these patterns. Returns the modules whose parameters are all frozen. The trainer keeps these modules in evaluation
+    mode, so that their statistics do not change.
 
-    Raises ConfigError for a pattern without a match, and if no parameter is left to train.
+    Raises ConfigError if a pattern has no match or no parameter is left to train.
     """
     for pattern in patterns:
         for parameter in _matching(model, pattern, "freeze"):
@@ -109,7 +110,7 @@ def freeze(model: torch.nn.Module, patterns: Sequence[str]) -> list[torch.nn.Mod
 def with_rates(
     model: torch.nn.Module, groups: Sequence[dict[str, Any]], options: TrainOptions
 ) -> Sequence[dict[str, Any]]:
-    """The optimizer's groups, split by the factors on the parameters' rates. Raises ConfigError for a pattern without a match."""
+    """Splits the optimizer's groups by the factors on the learning rates of their parameters. Raises ConfigError if a pattern has no match."""
     if not options.rates:
         return groups
     factor_of: dict[int, float] = {}
@@ -118,7 +119,8 @@ def with_rates(
         for parameter in _matching(model, pattern, "rates"):
             factor_of.setdefault(id(parameter), float(number))
     made = []
-    for factor in dict.fromkeys([1.0, *factor_of.values()]):  # the common rate first: it is recorded
+    # The rate without a factor is first, because the first rate is recorded
+    for factor in dict.fromkeys([1.0, *factor_of.values()]):
         for group in groups:
             own = [parameter for parameter in group["params"] if factor_of.get(id(parameter), 1.0) == factor]
             if own:

@@ -1,4 +1,4 @@
-"""Finds the origin of a NaN or an infinity: runs the same batch again and looks at every layer's output."""
+"""Finds the origin of a NaN or an infinity: runs the same batch again and checks every layer's output."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,23 +18,23 @@ class NonFiniteLossError(GraphmillError, FloatingPointError):
 def find_nonfinite(
     model: nn.Module, forward: Callable[[], Any], batch: Any, rank: int, is_here: bool
 ) -> tuple[str, str]:
-    """(owner, finding) of the first rank whose own batch is bad (`is_here`); a collective call, equal on all ranks."""
-    # On every rank: a model that spreads one graph over the ranks needs all of them in its forward pass.
+    """Returns (owner, finding) of the first rank whose own batch is bad (`is_here`). A collective call with the same result on all ranks."""
+    # All ranks run the forward pass, because a model that spreads one graph over the ranks needs all of them.
     finding = describe_nonfinite(model, forward, batch)
     reports = gather_objects((f"rank {rank}, batch {batch.index}", finding) if is_here else None)
     return next(filter(None, reports), ("all ranks", "the sum over ranks overflows"))
 
 
 def describe_nonfinite(model: nn.Module, forward: Callable[[], Any], batch: Any) -> str:
-    """The first thing that is not finite: the batch's own numbers, a weight, or a layer's output in `forward`.
+    """Describes the first value that is not finite: in the batch's tensors, in the weights, or in a layer's output in `forward`.
 
-    Names the first module that returns an output that is not finite, so inner modules come before outer ones.
+    The named module is the first that returns a bad output. An inner module returns before the outer module that contains it.
     """
-    # First and always: if ranks share one graph, all of them are in this forward pass.
+    # The forward pass comes first and is never skipped: if the ranks share one graph, all of them must take part.
     with _first_bad_output(model) as bad_layers, torch.no_grad():
         forward()
     for name, value in vars(batch).items():
-        # Unknown targets are NaN.
+        # Targets are not checked, because unknown targets are NaN.
         if isinstance(value, Tensor) and name not in ("target", "y") and not _finite(value):
             return f"the batch's own {name} holds numbers that are not finite"
     for name, parameter in model.named_parameters():
@@ -46,7 +46,7 @@ def describe_nonfinite(model: nn.Module, forward: Callable[[], Any], batch: Any)
 
 
 def describe_nonfinite_gradients(model: nn.Module) -> str:
-    """The last parameter, in order of definition, with a gradient that is not finite: the nearest to the loss."""
+    """Describes the last parameter, in order of definition, with a gradient that is not finite. This parameter is the nearest to the loss."""
     bad = [name for name, p in model.named_parameters() if p.grad is not None and not _finite(p.grad)]
     if not bad:
         return "every gradient is finite, their norm is not"
@@ -55,7 +55,7 @@ def describe_nonfinite_gradients(model: nn.Module) -> str:
 
 @contextmanager
 def _first_bad_output(model: nn.Module) -> Iterator[list[str]]:
-    """A list that receives the name of the first module whose output is not finite."""
+    """Yields a list that receives the name of the first module whose output is not finite."""
     bad_layers: list[str] = []
 
     def watch(name: str) -> Callable[[nn.Module, Any, Any], None]:
@@ -75,7 +75,7 @@ def _first_bad_output(model: nn.Module) -> Iterator[list[str]]:
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:
-    """The tensors in (nested) tuples, lists and dicts."""
+    """Yields the tensors in (nested) tuples, lists and dicts."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, dict):

@@ -1,6 +1,7 @@
 """Trains a run with this process as its only worker, without a cluster; Ray is not imported.
 
-Otherwise equal to training with Ray: a failed attempt is repeated from the latest checkpoint, and either launcher can resume the other's run.
+In all other respects training is the same as with Ray. A failed attempt is repeated from the latest checkpoint, and each launcher can resume a run of the other
+launcher.
 """
 
 import socket
@@ -24,19 +25,19 @@ from graphmill.cluster.training.train_spec import TrainSpec
 from graphmill.core.daemon_threads import begin
 from graphmill.core.errors import GraphmillError, StageError
 
-# Errors that the same program on the same data would raise again, for example from a user's model or callback.
+# Errors that would be raised again by the same program with the same data, for example by a user's model or callback.
 _OF_THE_PROGRAM = (AssertionError, AttributeError, LookupError, NameError, TypeError, ValueError)
 
 
 class CheckpointThread:
-    """Writes the only rank's checkpoints, one after another."""
+    """Writes the checkpoints of the only rank in a thread, one after another."""
 
     def __init__(self, checkpoints: Checkpoints, keep_checkpoints: int) -> None:
         self._checkpoints, self._keep = checkpoints, keep_checkpoints
         self._written: Future[None] | None = None
 
     def register(self, epoch: int, name: str, write: Callable[[], None] | None) -> None:
-        """Begins to write a checkpoint. Raises the error of the previous checkpoint's thread."""
+        """Begins to write a checkpoint. Raises the error of the thread that wrote the previous checkpoint."""
         assert write is not None
         self.settle()
 
@@ -47,7 +48,7 @@ class CheckpointThread:
         self._written = begin(run, "checkpoint")
 
     def settle(self) -> None:
-        """Waits for the last checkpoint. Raises its thread's error, or StageError if it is not written in time."""
+        """Waits for the last checkpoint. Raises the error of its thread, or StageError if it is not written in time."""
         written, self._written = self._written, None
         if written is None:
             return
@@ -68,14 +69,14 @@ class ProcessLauncher:
     def watching(
         self, say: Callable[[str], None], end_now: Callable[[], None]
     ) -> AbstractContextManager[Callable[[], str]]:
-        """Does nothing: there is no other host."""
+        """Does nothing, because there is no other host."""
         return nullcontext(lambda: "")
 
     def watch(self, record: Record) -> None:
-        """Does nothing: there are no gauges."""
+        """Does nothing, because there are no gauges."""
 
     def attempt(self, spec: TrainSpec, reports: AttemptRecords) -> Outcome:
-        """The loop's outcome; its errors become the failures that a cluster's worker would have."""
+        """Runs the training loop and returns its outcome. An error becomes the same failure as in a worker of a cluster."""
         device = torch.device("cuda", 0) if self.workers.device == "gpu" else torch.device("cpu")
         checkpoints, reporter = checkpoints_of(self._run), Recorder(reports)
         thread = CheckpointThread(checkpoints, self.workers.keep_checkpoints)

@@ -1,4 +1,4 @@
-"""Starts a run's workers by Ray Train, with their CPUs or GPUs, and gives each a session."""
+"""Starts a run's workers by Ray Train, with their CPUs or GPUs, and gives each worker a session."""
 
 import socket
 from collections.abc import Callable, Iterator
@@ -36,22 +36,22 @@ from graphmill.core.daemon_threads import begin
 from graphmill.core.errors import GraphmillError, StageError
 
 _RAYS_LISTS = ("checkpoint_manager_snapshot.json",)  # Ray's list of an earlier driver's checkpoints
-_RESIZE_S = 10.0  # between two looks for nodes that have joined, if the number of workers may change
+_RESIZE_S = 10.0  # time between two checks for nodes that have joined, if the number of workers may change
 
-# After the loss of a node, Ray Train first asks for as many workers as before, and waits this long (60 s by default) before it takes fewer.
+# After the loss of a node, Ray Train first requests as many workers as before. It waits this long (60 s by default) before it takes fewer workers.
 _ELASTIC_ENVIRONMENT = {"RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "20"}
 _STARTS_PER_LOSS = 3
-_POLLS_PER_S = 500.0  # of single workers: one poll costs the controller a few tenths of a millisecond
+_POLLS_PER_S = 500.0  # polls of single workers; one poll takes the controller a few tenths of a millisecond
 _SHORTEST_POLL_S = 0.1
 
-# Ray Train's names depend on its V2 switch at import time, which type checkers do not follow.
+# The names in Ray Train depend on its V2 switch at import time, which type checkers cannot follow.
 _ray_train: Any = ray.train
 
 
 def register(
     checkpoints: Checkpoints, keep_checkpoints: int, epoch: int, name: str, write: Callable[[], None] | None
 ) -> None:
-    """A session's `register`: a collective call that does not wait for `write`. A thread of Ray calls `write`, then registers the checkpoint."""
+    """Implements a session's `register`. A collective call that does not wait for `write`: a thread of Ray calls `write`, then registers the checkpoint."""
     options: dict[str, Any] = {"checkpoint_upload_mode": CheckpointUploadMode.ASYNC}
     if write is not None:
 
@@ -70,7 +70,7 @@ def register(
 
 
 def _worker(config: dict[str, Any]) -> Outcome:
-    """Entry point of a Ray Train worker; `config` holds the TrainSpec, the run's URL and the attempt's records."""
+    """Runs a Ray Train worker. `config` holds the TrainSpec, the run's URL and the attempt's records."""
     context = ray.train.get_context()
     torch.set_num_threads(config["threads"])
     checkpoints, reporter = checkpoints_of(RunStore(config["run"])), Recorder(config["reports"])
@@ -90,7 +90,7 @@ def _worker(config: dict[str, Any]) -> Outcome:
 
 
 class RayTrainLauncher:
-    """Starts workers in the connected cluster."""
+    """Starts a run's workers in the connected cluster."""
 
     def __init__(
         self,
@@ -99,10 +99,10 @@ class RayTrainLauncher:
         renewed: Callable[[float, Callable[[str], None]], TrainingData] | None = None,
         full_disks: Callable[[], str] = lambda: "",
     ) -> None:
-        """`renewed(wait_s, say)`: returns the data for the cluster's current hosts; called before each attempt. `full_disks`: a message on the hosts'
-        full disks; called after a failure.
+        """`renewed(wait_s, say)` returns the data for the cluster's current hosts; it is called before each attempt. `full_disks` returns a message about full
+        disks of the hosts; it is called after a failure.
 
-        Raises ConfigError if the cluster lacks what the options ask for.
+        Raises ConfigError if the cluster does not have the requested resources.
         """
         self.workers, self._renewed, self._full_disks = place(workers), renewed, full_disks
         self._say: Callable[[str], None] = lambda _: None
@@ -120,16 +120,16 @@ class RayTrainLauncher:
         self._live.update(record)
 
     def attempt(self, spec: TrainSpec, reports: AttemptRecords) -> Outcome:
-        """One start of the workers, which Ray Train does not repeat: rank 0's outcome, or the failure that Ray reports.
+        """Starts the workers once and returns rank 0's outcome, or the failure that Ray reports. Ray Train does not repeat the start.
 
-        Waits for room in the cluster, and for hosts with the data. Raises DeadlineError or FormatError if they do not come.
+        Waits for room in the cluster, and for hosts with the data. Raises DeadlineError if there is no room in time, FormatError if no host has the data.
         """
-        # In a thread: a wait inside Ray for a lost head hears no signal, and in the main thread Ray would replace the handler of Ctrl-C with one
-        # that waits without bound.
+        # The attempt runs in a thread, because a wait for a lost head inside Ray does not react to signals. Also, in the main thread Ray would replace the
+        # handler of Ctrl-C by a handler that waits without bound.
         return begin(lambda: self._attempt(spec, reports), "attempt").result()
 
     def _attempt(self, spec: TrainSpec, reports: AttemptRecords) -> Outcome:
-        # We find the newest checkpoint in the folder itself: Ray's list of checkpoints is not written atomically.
+        # Ray's list of checkpoints is not needed and is not written atomically: the newest checkpoint is found in the folder itself.
         self._run.remove([f"{TRAIN}/{name}" for name in _RAYS_LISTS])
         wait_for_room(self.workers, self._say, self._lost)
         if self._renewed is not None:
@@ -153,9 +153,9 @@ class RayTrainLauncher:
 
 
 def poll_interval_s(workers: int) -> float:
-    """Seconds between the polls of Ray Train's controller, as short as the number of workers allows.
+    """Returns the seconds between the polls of Ray Train's controller, as short as the number of workers allows.
 
-    `ray.train.report`, which ends a checkpoint, waits for the next poll. Ray's own interval is 2 s.
+    `ray.train.report`, which ends a checkpoint, waits for the next poll. Ray's default interval is 2 s.
     """
     return max(_SHORTEST_POLL_S, workers / _POLLS_PER_S)
 
@@ -183,7 +183,7 @@ def _trainer(config: dict[str, Any], workers: WorkerOptions, run: RunStore) -> A
             **storage,
             failure_config=_ray_train.FailureConfig(
                 max_failures=0,
-                # A start on lost nodes counts as the controller's failure, and one lost node may cause several.
+                # A start on lost nodes counts as a failure of the controller, and one lost node may cause several such starts.
                 controller_failure_limit=_STARTS_PER_LOSS,
                 max_preemption_failures=0,
             ),
@@ -194,7 +194,7 @@ def _trainer(config: dict[str, Any], workers: WorkerOptions, run: RunStore) -> A
 
 
 def _failure(error: Exception, log: Path) -> Failed:
-    """The failure in Ray's error: the error that a worker raised on purpose, if any, else the first failure by rank."""
+    """Returns the failure in Ray's error: the error that a worker raised on purpose, or else the failure of the lowest rank."""
     failures = dict(getattr(error, "worker_failures", {}) or {})
     for rank, failure in sorted(failures.items()):
         if isinstance(failure, GraphmillError):
@@ -202,7 +202,7 @@ def _failure(error: Exception, log: Path) -> Failed:
     controller = getattr(error, "controller_failure", None)
     rank, first = next(iter(sorted(failures.items())), (None, controller or error))
     lines = str(first).strip().splitlines()
-    if isinstance(first, OutOfMemoryError):  # its first line has the figures, the last one advice
+    if isinstance(first, OutOfMemoryError):  # the first line of the error has the figures, the last line has advice
         text = (
             f"out of memory: {lines[0][:400]}; set fewer --workers or smaller batches, or stop what else uses the node's memory "
             f"(its largest users are in {log})"

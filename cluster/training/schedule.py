@@ -1,7 +1,7 @@
-"""Optimizer, learning rates and callbacks, ours or the user's by import path.
+"""Makes the optimizer, the learning rates and the callbacks, from the built-in classes or from a user's import paths.
 
-Our rates are a pure function of the step, so a resumed run needs no state for them. The state of a user's scheduler and callbacks is text in the
-checkpoint.
+The built-in rates are a pure function of the step, so a resumed run needs no state for them. The state of a user's scheduler and callbacks is saved as text
+in the checkpoint.
 """
 
 import inspect
@@ -26,9 +26,9 @@ def rate_factor(
     floor: float = 0.0,
     power: float = 1.0,
 ) -> float:
-    """Factor on the peak rate at `step`: linear warm-up from 1 / warmup_steps, then the schedule down to `floor`.
+    """Returns the factor on the peak rate at `step`: a linear warm-up from 1 / warmup_steps, then the schedule down to `floor`.
 
-    "poly" is (1 - progress)^power; "linear" is power 1.
+    "poly" is (1 - progress)^power; "linear" is "poly" with power 1.
     """
     if step < warmup_steps:
         return (step + 1) / warmup_steps
@@ -43,7 +43,7 @@ def rate_factor(
 
 
 def build_optimizer(model: torch.nn.Module, options: TrainOptions, *, foreach: bool) -> torch.optim.Optimizer:
-    """The optimizer of these options. Raises ConfigError if an import path names no optimizer, or one that does not take these settings."""
+    """Makes the optimizer. Raises ConfigError if an import path does not name an optimizer, or the optimizer does not accept the settings."""
     groups, rate = with_rates(model, _param_groups(model, options), options), options.learning_rate
     if not is_own(options.optimizer):
         algorithm = torch.optim.Adam if options.optimizer == "adam" else torch.optim.AdamW
@@ -69,8 +69,8 @@ def _called(path: str, option: str, *given: Any, **settings: Any) -> Any:
 
 
 def _param_groups(model: torch.nn.Module, options: TrainOptions) -> list[dict[str, Any]]:
-    """The model's `param_groups`, or two groups: matrices with weight decay; biases, norms and scalars without, except with `decay_all` or another
-    optimizer than AdamW."""
+    """Returns the model's `param_groups`. If the model has none: one group of matrices with weight decay, and one of biases, norms and scalars without.
+    With `decay_all`, or with an optimizer that is not AdamW, all groups have weight decay."""
     own = getattr(model, "param_groups", None)
     is_all = options.optimizer != "adamw" or options.decay_all
     everywhere = {"weight_decay": options.weight_decay} if is_all else {}
@@ -85,13 +85,13 @@ def _param_groups(model: torch.nn.Module, options: TrainOptions) -> list[dict[st
 
 
 class Rates:
-    """The learning rates of an optimizer's groups, step after step."""
+    """Sets the learning rates of an optimizer's groups, step after step."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, options: TrainOptions, *, higher_is_better: bool) -> None:
-        """Raises ConfigError if an import path names no scheduler, or one that does not take these settings, or whose state is not plain values."""
+        """Raises ConfigError if an import path does not name a scheduler, the scheduler does not accept the settings, or its state is not plain values."""
         self._optimizer, self._options = optimizer, options
         self._peaks = [group["lr"] for group in optimizer.param_groups]
-        self.factor = 1.0  # of the current step, on the first peak rate
+        self.factor = 1.0  # factor of the current step on the first peak rate
         self.scheduler: Any = None
         if is_own(options.schedule):
             made, settings = load(options.schedule), dict(options.schedule_options)
@@ -110,7 +110,7 @@ class Rates:
             _as_text(self.scheduler, options.schedule)
 
     def set(self, step: int, steps_per_epoch: int) -> None:
-        """Sets the rates of optimizer step `step`, counted from the run's start."""
+        """Sets the rates of optimizer step `step`, counted from the beginning of the run."""
         options, peaks = self._options, self._peaks
         own = self.scheduler is not None
         factor = rate_factor(
@@ -127,7 +127,7 @@ class Rates:
         self.factor = factor * rates[0] / peaks[0] if own else factor
 
     def advance(self, each: str, score: float | None = None) -> None:
-        """Advances a user's scheduler if it advances after each `each`: "step" or "epoch". A scheduler that takes a score waits for the next validation."""
+        """Advances a user's scheduler if its option `schedule_each` is `each`, "step" or "epoch". A scheduler that takes a score advances only with a score."""
         if self.scheduler is None or self._options.schedule_each != each:
             return
         for group, rate in zip(self._optimizer.param_groups, self.scheduler.get_last_lr(), strict=True):
@@ -139,7 +139,7 @@ class Rates:
 
 
 class Callbacks:
-    """A user's callbacks, on rank 0. If one returns stop, all ranks end after the epoch."""
+    """Calls a user's callbacks on rank 0. If a callback returns "stop" or True, all ranks end after the epoch."""
 
     def __init__(self, paths: Sequence[str], rank: int) -> None:
         self.paths = paths
@@ -178,13 +178,13 @@ class Callbacks:
 
 
 def saved_text(rates: Rates, callbacks: Callbacks) -> str:
-    """The state of a user's scheduler and callbacks, as JSON; empty if there is none."""
+    """Returns the state of a user's scheduler and callbacks as JSON. Empty if there is no state."""
     parts = callbacks.with_state | ({} if rates.scheduler is None else {"schedule": rates.scheduler})
     return json.dumps({name: json.loads(_as_text(part, name)) for name, part in parts.items()}) if parts else ""
 
 
 def load_text(text: str, rates: Rates, callbacks: Callbacks) -> None:
-    """Loads the states that a checkpoint's text has. Raises FormatError if the text is damaged."""
+    """Loads the states in a checkpoint's text into the scheduler and callbacks. Raises FormatError if the text is damaged."""
     parts = callbacks.with_state | ({} if rates.scheduler is None else {"schedule": rates.scheduler})
     try:
         states: Mapping[str, Any] = json.loads(text) if text else {}

@@ -1,9 +1,9 @@
-"""One worker's training: epochs of steps, validation, checkpoints, and the exact test of the best weights.
+"""Trains one worker of a run: epochs of steps, validation, checkpoints, and the exact test of the best weights.
 
-A step is V micro-batches, dealt to the ranks by position. Its loss is the mean over the targets of all micro-batches, however unevenly they are spread.
-All sums over positions have one fixed order (`graphmill.cluster.reduction.gradient_tree`), and dropout is seeded by (seed, epoch, step, position). So any
-number of ranks trains the same weights, and a run resumed after any step repeats the uninterrupted one exactly. A number that is not finite stops all
-ranks at once, with a message on its origin.
+A step has V micro-batches, dealt to the ranks by position. The loss of a step is the mean over the targets of all micro-batches, also if the micro-batches have
+different numbers of targets. All sums over positions have one fixed order (`graphmill.cluster.reduction.gradient_tree`), and dropout is seeded by
+(seed, epoch, step, position). Therefore any number of ranks trains the same weights, and a run that is resumed after any step equals an uninterrupted run
+exactly. A number that is not finite stops all ranks at the same step, with a message about its origin.
 """
 
 import math
@@ -64,20 +64,20 @@ if TYPE_CHECKING:
     from graphmill.cluster.embeddings.embeddings import Embeddings
 
 RANK_SECONDS = ("train_s", "wait_s", "peers_s", "cpu_s", "train_cpu_s", "eval_s", *STAGE_SECONDS)
-_STEP_REPORT_S = 0.25  # least time between two reports of a step's progress
-_DROPOUT = 0x64726F70  # "drop": separates these seeds from the samplers'
+_STEP_REPORT_S = 0.25  # shortest time between two reports of progress within an epoch
+_DROPOUT = 0x64726F70  # "drop": separates these seeds from the seeds of the samplers
 
 
 @flushed_subnormals()
 def train_worker(spec: TrainSpec, session: TrainSession) -> Outcome:
-    """One rank's whole training. Every rank returns the same kind of outcome."""
+    """Runs one rank's whole training. Every rank returns the same kind of outcome."""
     rank, device = session.rank, session.device
-    # Errors that all ranks meet at the same place, and would meet again, are returned and not raised, so that no attempt repeats them.
+    # Some errors occur on all ranks at the same place, and would occur again in another attempt. They are returned and not raised, so that no attempt follows.
     with ExitStack() as ending:
         try:
             with located("start of the workers", f"rank {rank}"):
                 writer = CheckpointWriter(session.checkpoints, rank, spec.options.checkpoint_minutes, session.register)
-                if device.type == "cuda":  # collective calls use the current device, not the rank's
+                if device.type == "cuda":  # collective calls use torch's current device
                     torch.cuda.set_device(device)
                 worker = Worker(spec, session.reporter, rank, session.world_size, device, writer, session.host)
                 ending.callback(worker.close)
@@ -97,28 +97,28 @@ def seed_dropout(seed: int, *position: int) -> None:
 
 
 def step_weight(task: Task, target: Tensor, row_weight: Tensor | None) -> Tensor:
-    """The weight of a batch's targets, float64. A task of a user's own need not take `row_weight`."""
+    """float64 scalar: the weight of a batch's targets. `row_weight` is left out if it is None, because a user's task need not accept it."""
     return task.weight(target) if row_weight is None else task.weight(target, row_weight)
 
 
 def step_loss(
     task: Task, output: StepOutput, target: Tensor, weight: Tensor, row_weight: Tensor | None = None
 ) -> Tensor:
-    """The sum that a batch adds to the step's loss: its targets' losses, and the penalty times the targets' weight."""
+    """Returns the batch's part of the step's sum: the losses of its targets, plus the penalty times the weight of the targets."""
     weights = () if row_weight is None else (row_weight,)
     loss = task.loss(output.prediction, target, *weights)
     return loss if output.penalty is None else loss + output.penalty.float() * weight.float()
 
 
 def _groups(batches: Iterable[Any], size: int) -> Iterator[list[Any]]:
-    """Lists of `size` batches in turn."""
+    """Yields the batches in lists of `size`."""
     iterator = iter(batches)
     while group := list(islice(iterator, size)):
         yield group
 
 
 class EpochClock:
-    """The times of an epoch on this rank, by the names of its record, including the part before an interruption."""
+    """Measures the times of an epoch on this rank, by their names in the epoch's record. The times include the part of the epoch before an interruption."""
 
     def __init__(self, loader: Loader, peers: PeerWait, earlier: Mapping[str, float]) -> None:
         self._stats, self._peers, self._earlier = loader.stats, peers, earlier
@@ -132,7 +132,7 @@ class EpochClock:
             "train_s": time.perf_counter() - self._start,
             "wait_s": done["wait_s"],
             "peers_s": self._peers.seconds - self._peers_s,
-            "cpu_s": time.process_time() - self._cpu,  # of all threads
+            "cpu_s": time.process_time() - self._cpu,  # CPU time of all threads
             "train_cpu_s": time.thread_time() - self._thread_cpu,
             **{name: done[name] for name in STAGE_SECONDS},
         }
@@ -173,22 +173,23 @@ class Worker:
         self.rates = Rates(self.optimizer, spec.options, higher_is_better=self.task.higher_is_better)
         self.callbacks = Callbacks(spec.options.callbacks, rank)
         self.next_epoch, self.best_epoch = 0, -1
-        self.part: EpochProgress | None = None  # of the next epoch, if a checkpoint was saved within it
+        self.part: EpochProgress | None = None  # progress within the next epoch, if a checkpoint was saved within it
         self.best_score: float | None = None
         self.valid_score: float | None = None  # of the last validation
-        self.since_best = 0  # validations since the best one
+        self.since_best = 0  # validations since the best score
         self.best = _copy_state(self.model)
-        # By split: scores of the pass that chose the best weights, computed or still to compute.
+        # Scores by split from the validation that chose the best weights. They are final scores, or `Scores` that are not computed yet.
         self.best_scores: dict[str, dict[str, float] | Scores] = {}
         self.reported_traffic: np.ndarray | int = 0
-        self.received_bytes = 0.0  # by this rank from other processes, up to the last epoch
+        self.received_bytes = 0.0  # bytes that this rank has received from other processes, up to the last epoch
         self.reported_epoch = -1  # the last epoch whose traffic and ranks were reported
         self.peers = PeerWait(is_measured=device.type == "cpu")
         self.stragglers = StragglerWatch(gather_objects(host))
-        self.rank_seconds: dict[str, list[float]] = {}  # on rank 0: of each rank, since the last report
+        self.rank_seconds: dict[str, list[float]] = {}  # on rank 0: the seconds of each rank since the last report
 
     def _places(self) -> tuple[int, ...]:
-        """The ranks' places in the order of positions; with locality groups, the order of the nodes that they read themselves (a collective call)."""
+        """Returns the ranks' places in the order of positions; empty: the order of ranks. With locality groups the places follow the order of the nodes that
+        the ranks read themselves; then this is a collective call."""
         if getattr(self.spec.sampler, "root_order", "") != "groups":
             return ()
         middles = gather_objects(self.data.near_middle())
@@ -196,13 +197,13 @@ class Worker:
         return tuple(in_order.index(rank) for rank in range(len(middles)))
 
     def close(self) -> None:
-        """Ends the embeddings' thread."""
+        """Ends the thread of the embeddings."""
         if self.embeddings is not None:
             self.embeddings.close()
 
     @property
     def scored(self) -> torch.nn.Module:
-        """The model that is evaluated and kept: the average, if there is one."""
+        """The model that is evaluated and kept: the moving average if the run has an average, else the model."""
         return self.model if self.average is None else self.average.module
 
     def run(self) -> Finished | Stopped:
@@ -216,7 +217,7 @@ class Worker:
                 steps, warmup = train.num_steps * options.epochs, options.num_warmup_steps(train.num_steps)
                 self.reporter.push({"kind": "planned", "steps": steps, "warmup_steps": warmup})
             for epoch in range(self.next_epoch, options.epochs):
-                if self.is_out_of_patience or self.callbacks.stopped_by:  # also right after a resume
+                if self.is_out_of_patience or self.callbacks.stopped_by:  # may be true right after a resume
                     break
                 record, request = self.train_epoch(train, epoch)
                 if record is None:
@@ -226,7 +227,7 @@ class Worker:
                 if is_due:
                     record |= self._validate(valid, epoch)
                 self.rates.advance("epoch", self.valid_score if is_due else None)
-                if self._is_stopped(epoch, record) and not is_due:  # the kept weights need a score
+                if self._is_stopped(epoch, record) and not is_due:  # the weights that are kept need a score
                     record |= self._validate(valid, epoch)
                 last = last or self.is_out_of_patience or bool(self.callbacks.stopped_by)
                 self.next_epoch, self.part = epoch + 1, None
@@ -249,7 +250,7 @@ class Worker:
         return Finished(scores)
 
     def _is_stopped(self, epoch: int, record: Mapping[str, float]) -> bool:
-        """Whether a callback ends the run after this epoch: a collective call if there are callbacks."""
+        """Returns whether a callback ends the run after this epoch. A collective call if there are callbacks."""
         if not self.callbacks.paths:
             return False
         self.callbacks.tell("on_epoch_end", epoch, dict(record))
@@ -258,14 +259,14 @@ class Worker:
 
     @property
     def is_out_of_patience(self) -> bool:
-        """Whether training ends early; the same on all ranks."""
+        """Whether training ends early because the validation score has not improved. The same on all ranks."""
         patience = self.options.patience
         return patience is not None and self.since_best >= patience
 
     def report_traffic(self, epoch: int | None) -> None:
-        """Reports all ranks' traffic with each partition since the last report, prefetched batches included: a collective call if traffic is counted.
+        """Reports the traffic of all ranks with each partition since the last report, including prefetched batches. A collective call if traffic is counted.
 
-        `epoch`: the last epoch that it covers; None: the final scores.
+        `epoch`: the last epoch in the report; None: the report is about the final scores.
         """
         counts = self.data.traffic()
         if counts is None:
@@ -280,7 +281,7 @@ class Worker:
             self.reporter.push({"kind": "traffic", "epoch": epoch, **covered, **columns})
 
     def _watch_ranks(self, epoch: int, record: Mapping[str, float]) -> None:
-        """Adds the ranks' times of an epoch, and reports the rank that the others wait for: a collective call if there are several ranks."""
+        """Adds the ranks' times of an epoch, and reports the rank for which the others wait. A collective call if there are several ranks."""
         if self.world_size == 1:
             return
         counts = self.data.traffic()
@@ -301,7 +302,7 @@ class Worker:
             self.reporter.push({"kind": "slow", "epoch": epoch, "what": message})
 
     def _report_ranks(self, epoch: int) -> None:
-        """Reports each rank's times since the last report."""
+        """Reports the times of each rank since the last report."""
         if self.rank_seconds:
             columns = {name: [round(s, 3) for s in seconds] for name, seconds in self.rank_seconds.items()}
             covered = {"epoch": epoch, "epochs": epoch - self.reported_epoch}
@@ -309,7 +310,7 @@ class Worker:
             self.rank_seconds = {}
 
     def _report_memory(self) -> None:
-        """Reports each rank's peak memory, on a GPU allocated by PyTorch, on a CPU resident (None if unknown): a collective call."""
+        """Reports each rank's peak memory: on a GPU the memory allocated by PyTorch, on a CPU the resident memory (None if unknown). A collective call."""
         is_gpu = self.device.type == "cuda"
         peaks = gather_objects(torch.cuda.max_memory_allocated(self.device) if is_gpu else own_bytes("VmHWM") or None)
         if self.rank == 0:
@@ -319,7 +320,7 @@ class Worker:
         return f"epoch {self.next_epoch}" + ("" if self.part is None else f", step {self.part.step}")
 
     def loader(self, sampler_options: Any, *, is_sharing: bool = False) -> Loader:
-        """This rank's training batches; a collective call if the host's ranks share rows."""
+        """Makes the loader of this rank's training batches. A collective call if the host's ranks share rows."""
         sampler, num_positions = self.data.sampler(sampler_options, self.seat.num_positions), self.seat.num_positions
         shared = list[SharedRows]()
         if is_sharing and isinstance(sampler, DrawingSampler):
@@ -333,7 +334,8 @@ class Worker:
         return self._loader(sampler, num_positions, self.spec.loader, self.seat.place, shared)
 
     def split_loader(self, sampler_options: Any) -> Loader:
-        """This rank's batches of a split to score. Ranks beyond the positions repeat the last position's batches, and do not count."""
+        """Makes the loader of this rank's batches of a split to score. If there are more ranks than positions, the extra ranks repeat the last position's
+        batches, and their scores do not count."""
         dealt = deal_split(self.data, sampler_options, self.seat.num_positions, self.world_size)
         uncached = replace(self.spec.loader, cache_bytes=0, shared_bytes=0)  # caches are for training
         return self._loader(*dealt, uncached, self.rank)
@@ -363,12 +365,12 @@ class Worker:
         return autocast(self.device, self.options.precision)
 
     def train_epoch(self, loader: Loader, epoch: int) -> tuple[dict[str, float] | None, CheckpointRequest]:
-        """Trains one epoch; returns its mean loss and throughput over all ranks, or None if it is stopped before its end."""
+        """Trains one epoch. Returns its record (mean loss, times, throughput over all ranks), or None if it is stopped before its end; and rank 0's request."""
         self.model.train()
         for module in self.frozen:
             module.eval()
         num_steps, own = loader.num_steps, self.seat.positions
-        # Each own position's sums over the epoch: loss, weight of the targets, targets, nodes, edges.
+        # Sums over the epoch, a row for each own position: loss, weight of the targets, number of targets, nodes and edges.
         sums = torch.zeros(len(own), 5, dtype=torch.float64, device=self.device)
         first, self.part, before_part = 0, None, self.part
         if before_part is not None:
@@ -411,7 +413,7 @@ class Worker:
         }, request
 
     def _by_position(self, rows: Tensor) -> Tensor:
-        """The rows of all ranks' positions, in the order of positions; a collective call."""
+        """Gathers the rows of all ranks' positions in the order of positions. A collective call."""
         gathered = gather_rows(rows)
         in_order = torch.empty_like(gathered)
         in_order[[position for own in self.seat.positions_of_ranks for position in own]] = gathered
@@ -420,7 +422,7 @@ class Worker:
     def _step(
         self, epoch: int, step: int, batches: Sequence[Any], targets: Sequence[Tensor]
     ) -> tuple[Tensor, CheckpointRequest]:
-        """One optimizer step; returns the summed loss and the targets' weight of each own batch, float64 [k, 2], and rank 0's request.
+        """Makes one optimizer step. Returns float64 [k, 2]: the sum of losses and the weight of the targets of each own batch; and rank 0's request.
 
         The ranks exchange weights during the first forward pass, and losses during the last backward pass.
         """
@@ -428,7 +430,7 @@ class Worker:
         row_weights = [root_weights(batch) for batch in batches]
         if self.embeddings is not None:
             batches = self.embeddings.for_step(batches)
-        # Every rank fills in its own positions, so the sum over ranks has every position's number unchanged.
+        # Every rank writes only the entries of its own positions. Therefore the sum over ranks has each position's number unchanged.
         weights = torch.zeros(num_positions + 1, dtype=torch.float64, device=self.device)
         weights[own.start : own.stop] = torch.stack(
             [step_weight(self.task, target, rows) for target, rows in zip(targets, row_weights, strict=True)]
@@ -460,7 +462,7 @@ class Worker:
         if not all(map(math.isfinite, reduced)):
             raise self._nonfinite_loss(epoch, step, batches, sums[:, 0].tolist())
         self.buffers.end(reduced[num_positions:])
-        if total > 0:  # otherwise no position has a labelled target: no update, and no decay
+        if total > 0:  # otherwise no position has a labelled target: then no update and no weight decay
             self._update(epoch, step, batches)
         if self.embeddings is not None:
             self.embeddings.push(self.rates.factor, learns=total > 0)
@@ -468,7 +470,7 @@ class Worker:
         return sums, CheckpointRequest(int(request))
 
     def _request(self) -> CheckpointRequest:
-        """Rank 0's request; NONE on other ranks."""
+        """Returns rank 0's request; NONE on other ranks."""
         if self.rank != 0:
             return CheckpointRequest.NONE
         if self.reporter.stop_asked():
@@ -480,7 +482,7 @@ class Worker:
     def _update(self, epoch: int, step: int, batches: Sequence[Any]) -> None:
         parameters = [parameter for parameter in self.model.parameters() if parameter.grad is not None]
         norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
-        if not math.isfinite(norm):  # the reduced gradients are equal on all ranks: all stop here
+        if not math.isfinite(norm):  # the reduced gradients are equal on all ranks, so all ranks stop here
             numbers = ", ".join(str(batch.index) for batch in batches)
             raise self._not_finite("the gradient", describe_nonfinite_gradients(self.model)).at(
                 f"epoch {epoch}, step {step}", f"rank {self.rank}, batches {numbers}"
@@ -492,7 +494,7 @@ class Worker:
     def _nonfinite_loss(
         self, epoch: int, step: int, batches: Sequence[Any], losses: Sequence[float]
     ) -> NonFiniteLossError:
-        """The same error on all ranks, if the loss of any position is not finite; a collective call."""
+        """Returns the error for a loss that is not finite, the same on all ranks. A collective call."""
         bad = [i for i, loss in enumerate(losses) if not math.isfinite(loss)]
         i = bad[0] if bad else 0
 
@@ -514,7 +516,7 @@ class Worker:
         start = time.perf_counter()
         by_split: dict[str, Any] = self._evaluate(self.scored, loader, "valid")
         scores = by_split["valid"] = by_split["valid"].compute()
-        # Rank 0's score decides on all ranks, even if a user's task does not reduce over ranks.
+        # Rank 0's score decides for all ranks, also if a user's task does not reduce its scores over ranks.
         own = scores.get(self.task.metric, math.nan) if self.rank == 0 else 0.0
         score = float(all_reduce_sum(torch.tensor([own], dtype=torch.float64, device=self.device)))
         self.valid_score = score if math.isfinite(score) else None
@@ -537,19 +539,19 @@ class Worker:
         return {**named, **self._kept_epoch(), **waited, "eval_s": time.perf_counter() - start}
 
     def _keep_weights(self) -> None:
-        """Keeps the current weights as the best ones; every rank calls it."""
+        """Keeps the current weights as the best weights. Every rank calls this method."""
         self.best = _copy_state(self.scored)
         if self.embeddings is not None:
             self.embeddings.keep_best()
 
     def _kept_epoch(self) -> dict[str, int]:
-        """The epoch whose weights are kept, under a name that says how it was chosen."""
+        """Returns the epoch whose weights are kept. The key tells how the epoch was chosen."""
         if not self.spec.keep_best:
             return {"last_epoch": self.best_epoch}
         return {"best_epoch_by_estimate" if self.spec.is_estimate else "best_epoch": self.best_epoch}
 
     def _early_stop(self) -> dict[str, dict[str, Any]]:
-        """The epoch and the reason of an early end; empty if there was none."""
+        """Returns the epoch and the reason of an early end. Empty if training did not end early."""
         if self.next_epoch >= self.options.epochs:
             return {}
         if why := self.callbacks.stopped_by:
@@ -564,7 +566,7 @@ class Worker:
     def _evaluate(
         self, model: torch.nn.Module, loader: Loader | BatchCache, split: str, *, best: bool = False
     ) -> dict[str, Scores]:
-        """Scores of this split and of the splits that share its batches, each target counted once. `best`: with the best epoch's embeddings.
+        """Computes the scores of this split and of the splits that share its batches. Each target counts once. `best`: use the best epoch's embeddings.
 
         Raises NonFiniteLossError if a prediction is not finite.
         """
@@ -590,7 +592,7 @@ class Worker:
             raise NonFiniteLossError(f"a prediction is not finite; {finding}").at(f"evaluation of {split}", owner)
         if (
             self.rank > loader.positions.start
-        ):  # only a rank that repeats another's position has a number above its first one
+        ):  # only a rank that repeats the position of another rank has a rank number above its first position
             return {name: self.task.scores(self.device) for name in names}
         for later in own[1:]:
             for name in names:
@@ -598,7 +600,7 @@ class Worker:
         return own[0]
 
     def _final_scores(self) -> dict[str, Any]:
-        """Scores of all splits with the kept weights. Splits that were scored when these weights were chosen are not scored again."""
+        """Returns the scores of all splits with the kept weights. Splits that were scored when these weights were chosen are not scored again."""
         self.model.load_state_dict(self.best)
         by_split = self.best_scores
         for split, sampler_options in self.spec.evaluation.items():
@@ -621,10 +623,10 @@ class Worker:
         }
 
     def checkpoint(self) -> None:
-        """Saves and reports a checkpoint, if there is a writer; every rank takes part, rank 0 writes."""
+        """Saves and reports a checkpoint if there is a writer. Every rank calls this method, rank 0 writes."""
         if self.writer is None:
             return
-        self.data.check()  # nothing learnt from damaged files is kept
+        self.data.check()  # weights that were trained on damaged files are not kept
         state = TrainState(
             next_epoch=self.next_epoch,
             best_epoch=self.best_epoch,
@@ -647,10 +649,10 @@ class Worker:
         self.callbacks.tell("on_checkpoint", self.next_epoch, name)
 
     def restore(self, checkpoints: Checkpoints) -> None:
-        """Continues from the newest valid checkpoint, if there is one; reports the next epoch to the driver.
+        """Continues from the newest valid checkpoint, if the run has checkpoints. Reports the next epoch to the driver.
 
-        Rank 0 chooses for all ranks: a collective call. Raises ConfigError on all ranks if the checkpoint is of another run; FormatError if no
-        checkpoint is valid.
+        A collective call: rank 0 chooses the checkpoint for all ranks. Raises ConfigError on all ranks if the checkpoint is of another run; FormatError if
+        all checkpoints are damaged.
         """
         damaged: list[str] = []
         with ExitStack() as held:
@@ -667,7 +669,7 @@ class Worker:
             if choice is not None and folder is None:
                 folder = held.enter_context(
                     checkpoints.opened(choice)
-                )  # verified again: another node may read other bytes
+                )  # verified on each node, because a node may read other bytes than rank 0
             if self.embeddings is not None:
                 self._begin_table(checkpoints, folder)
             if folder is not None:
@@ -687,7 +689,7 @@ class Worker:
         step = 0
         if folder is not None:
             step = load_state(folder).table_step
-        if self.rank == 0:  # remove what an earlier attempt has left
+        if self.rank == 0:  # remove unfinished tables of an earlier attempt
             for left in checkpoints.store.folder.glob(".table-[0-9]*-[0-9]*"):
                 shutil.rmtree(left, ignore_errors=True)
         from graphmill.cluster.embeddings.client import SavedAt
@@ -695,7 +697,7 @@ class Worker:
         self.embeddings.begin(SavedAt(step, "" if folder is None else str(folder.resolve())))
 
     def _begin_with(self, path: str) -> None:
-        """Rank 0 reads the weights for all ranks: a collective call. Raises ConfigError on all ranks."""
+        """Sets the initial weights, which rank 0 reads for all ranks. A collective call. Raises ConfigError on all ranks."""
         refusal: ConfigError | None = None
         if self.rank == 0:
             try:
@@ -711,7 +713,7 @@ class Worker:
             self.average = build_average(self.model, self.options.ema_decay)
 
     def _check_position(self, state: TrainState) -> None:
-        """Raises ConfigError if the position within an epoch belongs to other batches or steps."""
+        """Raises ConfigError if the checkpoint's position within an epoch belongs to a sequence of other batches or steps."""
         if state.part is None:
             return
         with self.loader(self.spec.sampler) as loader:
@@ -738,7 +740,8 @@ def _copy_state(model: torch.nn.Module) -> Mapping[str, torch.Tensor]:
 
 
 def _choose(held: ExitStack, checkpoints: Checkpoints, damaged: list[str]) -> tuple[str, Path] | tuple[None, None]:
-    """The checkpoint to continue from, and its folder, which `held` keeps; (None, None) if there is none. Raises FormatError if none is valid."""
+    """Returns the name of the checkpoint to continue from, and its folder, which stays until `held` ends. (None, None) if there is no checkpoint. Raises
+    FormatError if all checkpoints are damaged."""
     newest = held.enter_context(checkpoints.newest(damaged))
     if newest is None and damaged:
         raise FormatError(f"{damaged[0]}; no older checkpoint is whole: start another run")
@@ -746,7 +749,7 @@ def _choose(held: ExitStack, checkpoints: Checkpoints, damaged: list[str]) -> tu
 
 
 def _take_first_ranks(model: torch.nn.Module) -> None:
-    """Copies rank 0's weights and buffers to all ranks: another kind of CPU may initialise them differently in the last digit."""
+    """Copies rank 0's weights and buffers to all ranks, because another kind of CPU may initialise them with other last digits."""
     if dist.is_initialized() and dist.get_world_size() > 1:
         for tensor in (*model.parameters(), *model.buffers()):
             dist.broadcast(tensor.detach(), 0)

@@ -1,9 +1,9 @@
-"""The interface between the training loop and its launcher: a small session for each rank, from one of two launchers.
+"""Defines the interface between the training loop and its launcher. A launcher gives each rank a small session. There are two launchers:
 
-    cluster/training/ray_train.py      Ray Train, for each of its workers
+    cluster/training/ray_train.py      Ray Train, which starts a process for each worker
     cluster/training/one_process.py    this process, which is the only worker; Ray is not imported
 
-The loop, its numbers and its files are the same with both.
+The loop, its numbers and its files are the same with both launchers.
 """
 
 from collections.abc import Callable
@@ -24,7 +24,7 @@ Register = Callable[[int, str, Callable[[], None] | None], None]
 
 @dataclass(frozen=True)
 class TrainSession:
-    """One rank's session."""
+    """The objects that one rank needs for training."""
 
     rank: int
     world_size: int
@@ -33,29 +33,29 @@ class TrainSession:
     checkpoints: Checkpoints
     reporter: Recorder
     register: Register
-    """register(next epoch, name, write) adds a checkpoint; every rank calls it. Only rank 0 has a `write` function: it writes the checkpoint, in a
-    thread, and its error ends the attempt."""
+    """register(next epoch, name, write) adds a checkpoint. Every rank calls it. Only rank 0 passes a function `write`, which writes the checkpoint in a
+    thread. An error in `write` ends the attempt."""
 
 
 class Launcher(Protocol):
-    """Starts a run's workers, for each attempt."""
+    """Starts a run's workers for each attempt."""
 
     @property
     def workers(self) -> WorkerOptions:
-        """The resolved options."""
+        """The resolved options of the workers."""
         ...
 
     def attempt(self, spec: TrainSpec, reports: AttemptRecords) -> Outcome:
-        """One start of the workers, until they end."""
+        """Starts the workers once, waits until they end, and returns the outcome."""
         ...
 
     def watching(
         self, say: Callable[[str], None], end_now: Callable[[], None]
     ) -> AbstractContextManager[Callable[[], str]]:
-        """Inside the block calls `say` with hosts that do not answer, and with what an attempt waits for. Yields a function that returns the lost
-        hosts, for messages; empty if there are none. Raises ClusterLostError, by `end_now`, if the cluster's head is lost."""
+        """During the block calls `say` with messages about hosts that do not answer and about resources for which an attempt waits. Yields a function that
+        returns the lost hosts as text for messages (empty: no lost host). If the cluster's head is lost, calls `end_now` and raises ClusterLostError."""
         ...
 
     def watch(self, record: Record) -> None:
-        """Receives each record of rank 0."""
+        """Gets each record of rank 0."""
         ...

@@ -1,4 +1,4 @@
-"""The specification of a training run: checked by the driver, received unchanged by every worker."""
+"""Defines the specification of a training run. The driver checks it and sends it unchanged to every worker."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -24,10 +24,10 @@ class TrainSpec:
     task: Task
     model_config: Mapping[str, Any]
     identity: Mapping[str, Any]  # must stay the same when the run is resumed: data, split, metric, seed
-    sampler: Any  # the training sampler's options
+    sampler: Any  # options of the training sampler
     evaluation: Mapping[str, Any]  # options of the samplers that score "train", "valid" and "test"
     options: TrainOptions
     loader: LoaderOptions
-    is_estimate: bool = False  # scores leave out a part of the graph, and their names say so
-    keep_best: bool = True  # keep the weights with the best validation score; False: those of the last epoch
-    table: "TableSpec | None" = None  # of trainable embeddings of nodes
+    is_estimate: bool = False  # scores leave out a part of the graph; the names of the scores tell this
+    keep_best: bool = True  # keep the weights with the best validation score; False: the weights of the last epoch
+    table: "TableSpec | None" = None  # the table of trainable embeddings of nodes

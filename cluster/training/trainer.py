@@ -1,4 +1,4 @@
-"""The driver's side of training: starts the workers on a spec, records their metrics, and returns the final scores."""
+"""Runs a training from the driver: starts the workers with a spec, records their metrics, and returns the final scores."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -19,14 +19,14 @@ from graphmill.cluster.training.train_spec import TrainSpec
 def train(
     spec: TrainSpec, launcher: Launcher, run: RunDirectory, on_record: Callable[[Record], None]
 ) -> Mapping[str, Any]:
-    """Trains, from the latest checkpoint if there is one, records every epoch, and returns the final scores.
+    """Trains from the latest checkpoint, or from the beginning if there is no checkpoint. Records every epoch and returns the final scores.
 
-    After a failure all workers start again from the latest checkpoint, as long as the failures stay within `workers.failures_per_hour`. `on_record`
-    receives the workers' records, from a thread. Raises an error that a worker raised on purpose; StageError for other failures; KeyboardInterrupt
-    after Ctrl-C and Terminated after SIGTERM, with a checkpoint of the current step, or without one after a second signal or SIGTERM's grace time.
+    After a failure all workers start again from the latest checkpoint, unless there were more failures than `workers.failures_per_hour`. `on_record`
+    gets the workers' records, from a thread. Raises the error that a worker raised on purpose, StageError for other failures, KeyboardInterrupt after
+    Ctrl-C, Terminated after SIGTERM. After a signal the current step is saved as a checkpoint, but not after a second signal or SIGTERM's grace time.
     """
     workers = launcher.workers
-    reached: float | None = None  # epochs reached by the current attempt; None until its workers have begun
+    reached: float | None = None  # epochs that the current attempt has reached; None until its workers have begun
     unread = AttemptRecords.left(run.place)
 
     def consume(record: Record) -> None:
@@ -61,12 +61,12 @@ def train(
                 outcome = launcher.attempt(spec, reports)
             if not isinstance(outcome, Failed) or outcome.is_final:
                 break
-            if run_disk_full(run.place) is not None:  # another attempt could save nothing
+            if run_disk_full(run.place) is not None:  # another attempt could not save anything
                 raise outcome.error()
             failures.append(Failure(time.monotonic(), reached))
             reached = None
             given_up, line = why_give_up(failures, workers.failures_per_hour), str(outcome.error())
-            if lost := lost_hosts():  # the workers' error is a consequence
+            if lost := lost_hosts():  # the workers' error is a consequence of the lost hosts
                 line = f"{lost}; {line}"
             run.note("failure", error=line, given_up=given_up)
             if given_up is not None:
@@ -87,7 +87,7 @@ def train(
 
 
 def _position(record: Record, reached: float | None) -> float | None:
-    """The progress of an attempt in epochs after this record; other records do not change it."""
+    """Returns the progress of an attempt in epochs after this record. Only records of a start, a step or an epoch change the progress."""
     if record["kind"] == "start":
         return float(record["epoch"])
     if reached is not None and record["kind"] == "step":

@@ -1,10 +1,10 @@
-"""An exponential moving average of a model's weights, which is evaluated and kept while the raw weights train on.
+"""Computes an exponential moving average of a model's weights. The average is evaluated and kept, and the raw weights are trained.
 
-After optimizer step t (from 0): average ← average + (1 - decay_t)(weights - average), decay_t = min(decay, (1 + t) / (10 + t)), so that
-the first weights, which are random, are soon forgotten. decay_t depends on the step alone, so a resumed run needs only the average.
+After optimizer step t (from 0): average ← average + (1 - decay_t)(weights - average), decay_t = min(decay, (1 + t) / (10 + t)). The small decay_t
+of the first steps removes the random initial weights quickly. decay_t depends only on the step, so a resumed run needs only the average.
 
-Running statistics of normalisations are averaged too: the newest ones do not fit averaged weights (docs/decisions/0080-average-running-statistics.md).
-Other buffers, such as a Performer's random features, are copied from the newest model.
+Running statistics of normalisations are averaged too, because the newest statistics do not fit averaged weights
+(docs/decisions/0080-average-running-statistics.md). Other buffers, such as a Performer's random features, are copied from the newest model.
 """
 
 import torch
@@ -15,7 +15,7 @@ Tensors = tuple[Tensor, ...] | list[Tensor]
 
 
 def build_average(model: nn.Module, decay: float) -> AveragedModel:
-    """A copy of `model`; its `module` holds the averaged weights."""
+    """Returns a copy of `model` for the average. Its attribute `module` holds the averaged weights."""
 
     def blend(averages: Tensors, weights: Tensors, num_averaged: Tensor | int) -> None:
         count = torch.as_tensor(num_averaged).double()
@@ -33,7 +33,8 @@ def _running_statistics(model: nn.Module) -> list[Tensor]:
 @torch.no_grad()
 def update_average(average: AveragedModel, model: nn.Module, step: int) -> None:
     """Adds the weights after optimizer step `step` to the average."""
-    average.n_averaged.fill_(step + 1)  # at 0 the weights would be copied: the first step is averaged too
+    # With a count of 0 torch would copy the weights; the first step must be averaged too
+    average.n_averaged.fill_(step + 1)
     statistics = _running_statistics(average.module)
     means = [buffer.clone() for buffer in statistics]
     average.update_parameters(model)  # copies all buffers

@@ -1,1 +1,1 @@
-"""Messages over persistent TCP connections, authenticated by a token. Imports: samplers, core."""
+"""Sends messages over persistent TCP connections that are authenticated by a token. Imports: samplers, core."""

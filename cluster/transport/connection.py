@@ -1,8 +1,8 @@
-"""Persistent TCP connections between processes that share a token; one message travels at a time.
+"""Persistent TCP connections between processes that share a token. A connection carries one message at a time.
 
-Both sides prove that they have the token, by HMAC-SHA256 over random numbers of both; the token itself is not sent. The proof has one deadline.
-Afterwards every wait ends if no bytes move within its time. Messages are neither encrypted nor protected against changes, unless the endpoint has
-TLS (`graphmill.cluster.transport.tls`).
+Each side proves that it has the token, by HMAC-SHA256 over random numbers of both sides; the token itself is not sent. The proof has one deadline.
+After the proof every wait has a time limit, and ends if no bytes move in that time. Messages are encrypted and protected against changes only if the endpoint
+has TLS (`graphmill.cluster.transport.tls`).
 """
 
 import errno
@@ -21,17 +21,17 @@ from graphmill.cluster.transport.tls import tls_context
 from graphmill.cluster.transport.wire import ROOM, Message, pack, unpack
 from graphmill.samplers.access.array_pool import ArrayPool
 
-# A host that vanishes does not close its connections: it is given up after unanswered probes.
+# A host that disappears does not close its connections. It is given up after a few probes without an answer.
 _PROBE_AFTER_S, _PROBE_EVERY_S, _PROBES = 10, 5, 4
 _GIVEN_UP_S = _PROBE_AFTER_S + _PROBES * _PROBE_EVERY_S
-_READ_BYTES = 1 << 20  # larger reads into fresh memory took twice as long
+_READ_BYTES = 1 << 20  # larger reads into newly allocated memory took twice as long
 _GREETING = b"graphmill 1\n"
 _NONCE_BYTES = _PROOF_BYTES = 32
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """A server's address, and the token that it expects."""
+    """A server's address, and the token that the server expects."""
 
     host: str
     port: int
@@ -43,10 +43,10 @@ class Endpoint:
 
 
 class Connection:
-    """One end of a connection. Raises OSError if the connection is lost; TimeoutError without an errno if no bytes move in time."""
+    """One end of a connection. Its methods raise OSError if the connection is lost, and TimeoutError without an errno if no bytes move in time."""
 
     def __init__(self, opened: socket.socket, quiet_s: float, room: ArrayPool = ROOM) -> None:
-        """`quiet_s`: longest time without moving bytes during a message. `room`: the pool of received arrays."""
+        """`quiet_s`: longest time without moving bytes during a message. `room`: the pool from which received arrays take memory."""
         self._socket, self.quiet_s, self._room = opened, quiet_s, room
         self.replied_s = -math.inf  # time of the last received bytes since a message was sent
         opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -54,23 +54,23 @@ class Connection:
         _set_where_known(opened, TCP_KEEPIDLE=_PROBE_AFTER_S, TCP_KEEPINTVL=_PROBE_EVERY_S, TCP_KEEPCNT=_PROBES)
 
     def send(self, message: Message, within_s: float) -> None:
-        """Sends a message. `within_s`: until its first bytes have left. Raises as `pack` before any byte has left."""
+        """Sends a message. `within_s`: longest time until the first bytes are sent. Raises the errors of `pack` before any byte is sent."""
         self.replied_s = -math.inf
         self._send(pack(message), within_s)
 
     def receive(self, within_s: float) -> Message:
-        """The other side's next message. `within_s`: until its first bytes arrive. Raises as `unpack`."""
+        """Returns the other side's next message. `within_s`: longest time until the first bytes arrive. Raises the errors of `unpack`."""
         self._socket.settimeout(within_s)
         return unpack(self._fill, self._room)
 
     def is_readable(self) -> bool:
-        """Whether bytes have arrived, or the connection has ended."""
+        """Returns whether bytes have arrived or the connection has ended."""
         poll = select.poll()
         poll.register(self._socket, select.POLLIN)
         return bool(poll.poll(0))
 
     def has_ended(self) -> bool:
-        """Whether the other side has closed the connection. Bytes that it sent before can still be received."""
+        """Returns whether the other side has closed the connection and all its bytes are read."""
         try:
             return self.is_readable() and not self._socket.recv(1, socket.MSG_PEEK)
         except OSError:
@@ -81,11 +81,12 @@ class Connection:
         try:
             self._socket.shutdown(socket.SHUT_RDWR)
         except OSError as error:
-            if error.errno not in (errno.ENOTCONN, errno.EBADF):  # these mean that it has already ended
+            # These errors mean that the connection has already ended
+            if error.errno not in (errno.ENOTCONN, errno.EBADF):
                 raise
 
     def finish(self, within_s: float) -> None:
-        """Ends sending. Reads and drops what still arrives for up to `within_s`: otherwise TCP would drop sent bytes too."""
+        """Ends sending. Reads and drops arriving bytes for up to `within_s`, because otherwise TCP would drop bytes that were sent to the other side."""
         self._socket.shutdown(socket.SHUT_WR)
         deadline = time.monotonic() + within_s
         while (left_s := deadline - time.monotonic()) > 0:
@@ -119,7 +120,8 @@ class Connection:
                 self._socket.settimeout(self.quiet_s)
 
     def show_token(self, token: bytes, deadline: float) -> None:
-        """The connecting side's proof, by `deadline` (`time.monotonic`). Raises ConnectionAbortedError if the other side does not have the token."""
+        """Exchanges the proofs, on the connecting side, before `deadline` (`time.monotonic`). Raises ConnectionAbortedError if the other side does not have the
+        token."""
         self._secure(deadline)
         theirs, ours = self._read(len(_GREETING) + _NONCE_BYTES, deadline), secrets.token_bytes(_NONCE_BYTES)
         if not theirs.startswith(_GREETING):
@@ -129,7 +131,7 @@ class Connection:
             raise ConnectionAbortedError("what answers is another server")
 
     def check_token(self, token: bytes, deadline: float) -> None:
-        """The accepting side's proof, by `deadline`. Raises ConnectionAbortedError if the other side does not have the token."""
+        """Exchanges the proofs, on the accepting side, before `deadline`. Raises ConnectionAbortedError if the other side does not have the token."""
         self._secure(deadline)
         ours = _GREETING + secrets.token_bytes(_NONCE_BYTES)
         self._send([memoryview(ours)], _left_s(deadline))
@@ -140,7 +142,7 @@ class Connection:
 
     def _secure(self, deadline: float) -> None:
         if isinstance(self._socket, ssl.SSLSocket):
-            self._socket.settimeout(_left_s(deadline))  # of the whole TLS handshake
+            self._socket.settimeout(_left_s(deadline))  # time limit of the whole TLS handshake
             self._socket.do_handshake()
 
     def _read(self, num_bytes: int, deadline: float) -> bytes:
@@ -155,14 +157,14 @@ class Connection:
 
 
 def connect(endpoint: Endpoint, within_s: float, quiet_s: float) -> Connection:
-    """A connection to a server that has the endpoint's token. `within_s`: until the proof. Raises OSError if there is no such server, ConfigError as
-    `tls_context`."""
+    """Connects to a server that has the endpoint's token. `within_s`: longest time until the proof is complete. Raises OSError if no such server answers,
+    ConfigError as `tls_context` does."""
     deadline = time.monotonic() + within_s
     context = tls_context(is_server=False) if endpoint.has_tls else None
     opened = socket.create_connection((endpoint.host, endpoint.port), within_s)
     with ExitStack() as undo:
         undo.callback(opened.close)
-        # For sent but unacknowledged bytes: keep-alive probes are not sent while they wait.
+        # Limits the wait for the acknowledgement of sent bytes, because TCP sends no keep-alive probes during that wait.
         _set_where_known(opened, TCP_USER_TIMEOUT=1000 * _GIVEN_UP_S)
         if context is not None:
             opened = context.wrap_socket(opened, do_handshake_on_connect=False, server_hostname=endpoint.host)
@@ -174,7 +176,7 @@ def connect(endpoint: Endpoint, within_s: float, quiet_s: float) -> Connection:
 
 
 def _left_s(deadline: float) -> float:
-    """Seconds until the deadline. Raises TimeoutError if it has passed."""
+    """Returns the seconds until the deadline. Raises TimeoutError if the deadline has passed."""
     left_s = deadline - time.monotonic()
     if left_s <= 0:
         raise TimeoutError("the token was not shown in time")
@@ -186,7 +188,7 @@ def _proof(token: bytes, side: bytes, servers: bytes, clients: bytes) -> bytes:
 
 
 def _set_where_known(opened: socket.socket, **options: int) -> None:
-    """Sets the options that this operating system has."""
+    """Sets those socket options that this operating system has."""
     for name, value in options.items():
         if hasattr(socket, name):
             opened.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

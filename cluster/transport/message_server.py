@@ -1,9 +1,10 @@
-"""Answers requests over TCP from clients that have the server's token (`graphmill.cluster.transport.connection`).
+"""Answers requests over TCP. Clients must have the server's token (`graphmill.cluster.transport.connection`).
 
-Each connection stays open and has its own thread; requests and replies, packed by `graphmill.cluster.transport.wire`, follow each other on it. At most
-`work_threads` requests are answered at once, and the others wait. A waiting request is dropped if its client has gone.
+Each connection stays open and has its own thread. A connection carries a request, then its reply, then the next request, packed by
+`graphmill.cluster.transport.wire`. At most `work_threads` requests are answered at the same time; further requests wait. A waiting request is dropped if its
+client has gone.
 
-Connections that have not proved the token take at most half of the process's free descriptors: the oldest one makes room for a new one.
+Connections that have not proved the token take at most half of the process's free file descriptors. If there are more, the oldest are closed.
 """
 
 import os
@@ -23,19 +24,19 @@ from graphmill.cluster.transport.wire import ROOM, Failure, Message
 from graphmill.core.errors import ConfigError, GraphmillError, StageError
 from graphmill.samplers.access.array_pool import ArrayPool
 
-_LOOK_S = 1.0  # between two checks that a waiting request's client is still connected
-_TOKEN_S = 10.0  # for a new client to prove the token
-_UNPROVEN = 256  # most connections without proof, each with a thread
-_QUIET_S = 300.0  # a connection without traffic is closed after this time, and its thread ends
-_FINISH_S = 2.0  # for a client to read why it is refused
-_STOP_S = 5.0  # for the connections' threads to end
+_LOOK_S = 1.0  # time between two checks that the client of a waiting request is still connected
+_TOKEN_S = 10.0  # longest time in which a new client must prove the token
+_UNPROVEN = 256  # largest number of connections without proof; each has a thread
+_QUIET_S = 300.0  # after this time a connection without traffic is closed and its thread ends
+_FINISH_S = 2.0  # time for a client to read the reason why it is refused
+_STOP_S = 5.0  # time for the threads of the connections to end
 _AGAIN_S = 0.02  # pause if a connection cannot be accepted: too many open files
 
 
 class MessageServer:
-    """Serves from its construction on, with its own token, on `host` at the first free port of `ports` (None: any free port).
+    """A server with its own token, which runs from its construction on. It uses `host` and the first free port of `ports` (None: any free port).
 
-    Its daemon threads end with the process at the latest. Raises ConfigError if none of the ports is free.
+    Its daemon threads end with the process at the latest. Raises ConfigError if no port is free.
     """
 
     def __init__(
@@ -48,7 +49,8 @@ class MessageServer:
         *,
         tls: bool = False,
     ) -> None:
-        """`room`: the pool of the requests' arrays. `tls`: encrypt all connections; raises ConfigError as `graphmill.cluster.transport.tls.tls_context`."""
+        """`room`: the pool from which the requests' arrays take memory. `tls`: encrypt all connections; raises ConfigError as
+        `graphmill.cluster.transport.tls.tls_context` does."""
         self._tls = tls_context(is_server=True) if tls else None
         self._answer, self._working, self._room = answer, threading.Semaphore(work_threads), room
         self._listening = _listen(host, ports)
@@ -56,7 +58,7 @@ class MessageServer:
         self._stopping = threading.Event()
         self._lock = threading.Lock()
         self._open: dict[threading.Thread, Connection] = {}
-        self._unproven: dict[threading.Thread, Connection] = {}  # open ones without proof, oldest first
+        self._unproven: dict[threading.Thread, Connection] = {}  # open connections without proof, oldest first
         self._accepting = threading.Thread(target=self._accept, name="graphmill-accept", daemon=True)
         self._accepting.start()
 
@@ -72,7 +74,7 @@ class MessageServer:
         return len(self._open)
 
     def stop(self) -> None:
-        """Ends all connections. Raises StageError if a thread still computes an answer after a few seconds; the thread ends after that answer."""
+        """Ends all connections. Raises StageError if a thread still computes an answer after a few seconds. Such a thread ends after its answer."""
         self._stopping.set()
         _wake(self._listening)
         with self._lock:
@@ -94,11 +96,11 @@ class MessageServer:
                 self._drop_unproven(len(self._unproven) - 1)
                 self._stopping.wait(_AGAIN_S)
                 continue
-            # A new descriptor gets the lowest free number: as many descriptors are open below it.
+            # A new descriptor gets the lowest free number, so all descriptors below this number are in use.
             left = _UNPROVEN if limit == resource.RLIM_INFINITY else limit - accepted.fileno() + len(self._unproven)
             try:
                 self._begin(accepted)
-            except (OSError, RuntimeError):  # the client has gone; or no thread can be started
+            except (OSError, RuntimeError):  # the client has gone, or no thread can be started
                 accepted.close()
             self._drop_unproven(max(1, min(_UNPROVEN, left // 2)))
         self._listening.close()
@@ -108,7 +110,8 @@ class MessageServer:
             accepted = self._tls.wrap_socket(accepted, server_side=True, do_handshake_on_connect=False)
         connection = Connection(accepted, _QUIET_S, self._room)
         thread = threading.Thread(target=self._serve, args=(connection,), name="graphmill-answers", daemon=True)
-        with self._lock:  # so that either `stop` sees the thread, or the thread sees `stop`
+        # With the lock, either `stop` finds the new thread, or the thread finds that the server is stopping
+        with self._lock:
             thread.start()
             self._open[thread] = self._unproven[thread] = connection
 
@@ -127,7 +130,7 @@ class MessageServer:
                 self._answer_one(connection)
         except OSError:  # the client has gone, or did not prove the token
             pass
-        except GraphmillError as error:  # not a message: the beginning of the next one is unknown
+        except GraphmillError as error:  # the bytes are no message, so the beginning of the next message is unknown
             with suppress(OSError):
                 connection.send(_failure(error), _TOKEN_S)
                 connection.finish(_FINISH_S)
@@ -184,5 +187,5 @@ def _wake(listening: socket.socket) -> None:
     """Wakes the thread that accepts on this socket."""
     try:
         listening.shutdown(socket.SHUT_RDWR)
-    except OSError:  # on macOS: closing the socket wakes the thread
+    except OSError:  # on macOS shutdown fails, and closing the socket wakes the thread
         listening.close()

@@ -1,8 +1,8 @@
-"""The owner of a partition in another process: asks its server over persistent connections, at the endpoint that the server's actor gives.
+"""Represents the owner of a partition in another process. Sends requests to its server over persistent connections. The server's actor returns the endpoint.
 
-A request has a connection to itself until its reply has arrived; then the next request uses it. Requests are idempotent: if its connection is lost, a
-request is sent again on a new one, to the actor's current endpoint, until its deadline. Every arriving byte of a reply moves the deadline: a slow link
-is no reason to give up, a silent one is.
+A request uses a connection alone until its reply has arrived; then another request may use the connection. Requests are idempotent. If a connection is lost,
+its request is sent again on a new connection, to the actor's current endpoint, until the request's deadline. Every arriving byte of a reply moves the deadline:
+a slow link does not end a request, a silent link does.
 """
 
 import time
@@ -16,16 +16,16 @@ from graphmill.cluster.transport.wire import Failure, Message
 from graphmill.core.errors import DeadlineError, GraphmillError, StageError
 from graphmill.samplers.vocabulary.messages import Request
 
-_CONNECT_S = 10.0  # then the next try asks for the endpoint again
-_KEPT = 16  # idle connections that are kept; each occupies a thread of the server
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0  # between two tries
+_CONNECT_S = 10.0  # longest time of one try; the next try asks the actor for the endpoint again
+_KEPT = 16  # largest number of idle connections that are kept; each uses a thread of the server
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0  # time between two tries
 
 
 class RemoteOwner:
-    """Asks one server; safe to use from several threads.
+    """Sends requests to one server. Several threads may use it at the same time.
 
-    `find(within_s)` asks the server's actor for its endpoint, and raises the error to report if there is no server. Every request gets its reply, or
-    an error that begins with `who`, within `timeout_s` of the last received bytes.
+    `find(within_s)` gets the endpoint from the server's actor. If there is no server, it raises the error for the user. Every request returns its reply,
+    or raises an error that begins with `who`, at most `timeout_s` after the last received bytes.
     """
 
     def __init__(self, find: Callable[[float], Endpoint], who: str, timeout_s: float) -> None:
@@ -39,22 +39,22 @@ class RemoteOwner:
         return call
 
     def endpoint(self, timeout_s: float) -> Endpoint:
-        """The server's endpoint. Raises as `find`."""
+        """Returns the server's endpoint. Raises the errors of `find`."""
         endpoint = self._endpoint
         if endpoint is None:
             endpoint = self._endpoint = self._find(timeout_s)
         return endpoint
 
     def connection(self, endpoint: Endpoint, timeout_s: float) -> Connection:
-        """An idle or new connection. Raises OSError if nothing answers."""
+        """Returns an idle or a new connection. Raises OSError if nothing answers."""
         while self._waiting:
             try:
                 known, connection = self._waiting.pop()
-            except IndexError:  # another thread was faster
+            except IndexError:  # another thread has taken the last idle connection
                 break
             if known == endpoint and not connection.is_readable():
                 return connection
-            connection.close()  # to an earlier server, or ended by this one
+            connection.close()  # the connection belongs to an earlier server, or the server has ended it
         return connect(endpoint, min(timeout_s, _CONNECT_S), self.timeout_s)
 
     def keep(self, endpoint: Endpoint, connection: Connection) -> None:
@@ -65,17 +65,17 @@ class RemoteOwner:
             connection.close()
 
     def lose(self, endpoint: Endpoint) -> None:
-        """Forgets the endpoint: the next call asks for it again."""
+        """Forgets the endpoint. The next call gets it from the actor again."""
         if self._endpoint is endpoint:
             self._endpoint = None
 
 
 class _ServerTraceback(Exception):
-    """The server's traceback, as the cause of the error that is raised here."""
+    """Holds the server's traceback. It is the cause of the error that is raised in this process."""
 
 
 class _Call:
-    """A request that is sent, if need be again, until its deadline."""
+    """One request. It is sent again if its connection is lost, until its deadline."""
 
     def __init__(self, owner: RemoteOwner, request: Request | TableRequest) -> None:
         self._owner, self._request = owner, request
@@ -104,7 +104,7 @@ class _Call:
             raise StageError(f"{owner.who}: {error}") from error
 
     def result(self) -> Any:
-        """The reply to the request."""
+        """Waits for the reply to the request and returns it."""
         pause_s, self._until = _FIRST_PAUSE_S, time.monotonic() + self._owner.timeout_s
         while (reply := self._receive()) is None:
             assert self._endpoint is not None
@@ -121,7 +121,7 @@ class _Call:
         return reply
 
     def _receive(self) -> Message | None:
-        """The reply; None if the connection was lost."""
+        """Returns the reply, or None if the connection was lost."""
         connection, endpoint = self._connection, self._endpoint
         if connection is None:
             return None
@@ -130,7 +130,7 @@ class _Call:
         except OSError as error:
             self._fail(error)
             return None
-        except StageError as error:  # later bytes on this connection are unknown
+        except StageError as error:  # the meaning of later bytes on this connection is unknown
             self._connection = None
             connection.close()
             raise StageError(f"{self._owner.who}: {error}") from error
@@ -142,7 +142,7 @@ class _Call:
         return reply
 
     def _fail(self, error: OSError) -> None:
-        """Notes that the connection is lost; raises DeadlineError if no bytes moved in time. The server drops the request."""
+        """Records that the connection is lost; the server then drops the request. Raises DeadlineError if no bytes moved in time."""
         assert self._connection is not None
         self._connection.close()
         self._until = max(self._until, self._connection.replied_s + self._owner.timeout_s)
@@ -151,7 +151,7 @@ class _Call:
             raise self._late() from None
 
     def _failure(self, failure: Failure) -> GraphmillError:
-        """The server's error: of the same class if that is a GraphmillError, else a StageError."""
+        """Returns the server's error: in its own class if the class is a GraphmillError, else as a StageError."""
         kind = getattr(graphmill.core.errors, failure.kind, None)
         if isinstance(kind, type) and issubclass(kind, GraphmillError):
             return kind(f"{self._owner.who}: {failure.text}")

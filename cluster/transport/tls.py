@@ -1,6 +1,6 @@
-"""TLS between servers and their clients, with the certificates that Ray's own TLS variables name on each host.
+"""Encrypts the connections between servers and clients with TLS. The certificates are those that Ray's TLS variables name on each host.
 
-Both ends show a certificate signed by RAY_TLS_CA_CERT, as Ray's processes do; a server's certificate names the address at which it answers.
+Both ends show a certificate that is signed by RAY_TLS_CA_CERT, as Ray's processes do. A server's certificate must name the address of the server.
 """
 
 import os
@@ -13,12 +13,12 @@ from typing import Any
 from graphmill.core.errors import ConfigError
 
 _VARIABLES = ("RAY_TLS_SERVER_CERT", "RAY_TLS_SERVER_KEY", "RAY_TLS_CA_CERT")
-_PIECE_BYTES = 1 << 16  # sent at once: a send has one deadline, even on a slow link
+_PIECE_BYTES = 1 << 16  # size of one send: each send has one deadline, and must end in time on a slow link too
 _ADVICE = "see docs/guides/cluster.md, or leave out --servers.tls"
 
 
 class _Socket(ssl.SSLSocket):
-    """An SSL socket with the methods of a plain one that `graphmill.cluster.transport.connection.Connection` uses."""
+    """An SSL socket that has the methods of a plain socket which `graphmill.cluster.transport.connection.Connection` needs."""
 
     def sendmsg(self, buffers: Iterable[Any], *_: Any) -> int:  # type: ignore[override]
         piece = bytearray()
@@ -29,16 +29,16 @@ class _Socket(ssl.SSLSocket):
         return self.send(piece)
 
     def recv(self, buflen: int = 1024, flags: int = 0) -> bytes:
-        """With flags: reads the encrypted bytes."""
+        """Receives bytes. With flags it reads the encrypted bytes."""
         return socket.socket.recv(self, buflen, flags) if flags else super().recv(buflen)
 
     def shutdown(self, how: int) -> None:
-        """Shuts only the TCP socket: another thread may read from the TLS layer."""
+        """Shuts down only the TCP socket, because another thread may read from the TLS layer."""
         socket.socket.shutdown(self, how)
 
 
 def tls_context(*, is_server: bool) -> ssl.SSLContext:
-    """The TLS context of this side's sockets. Raises ConfigError naming a variable that is not set or whose file cannot be used."""
+    """Makes the TLS context of this side's sockets. Raises ConfigError naming a variable that is not set or whose file cannot be used."""
     paths = {name: os.environ.get(name, "") for name in _VARIABLES}
     for name, path in paths.items():
         if not Path(path).is_file():

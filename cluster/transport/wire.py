@@ -1,9 +1,9 @@
-"""Messages between processes as bytes, and back.
+"""Converts messages between processes to bytes, and bytes to messages.
 
-A message is a head and arrays. The head is its length in four bytes, then JSON: the message's name, the types and shapes of its arrays, its other
-fields, and the heads of inner messages, whose arrays follow the message's own. Arrays follow as they lie in memory, integers in the narrowest type that
-holds them (`graphmill.samplers.access.narrow_ints`). An array is copied only if its type changes: otherwise it is sent from, and received into, its
-final memory.
+A message is a head and then arrays. The head is the length of the JSON in four bytes, then the JSON: the message's name, the types and shapes of its arrays,
+its other fields, and the heads of inner messages. The arrays of inner messages come after the message's own arrays. Arrays are sent as they are in memory, but
+integers in the narrowest type that holds them (`graphmill.samplers.access.narrow_ints`). An array is copied only if its type changes. Otherwise it is sent
+directly from its memory, and received directly into its final memory.
 """
 
 import json
@@ -31,22 +31,23 @@ class Failure:
     """Reply: the error of a request."""
 
     kind: str
-    """Name of the error's class."""
+    """Name of the class of the error."""
     text: str
     trace: str = ""
     """The server's process and traceback."""
 
 
 Message = Request | Reply | TableRequest | TableReply | Failure
-_WITHIN = {ForParts: "requests", PartReplies: "replies"}  # the field with inner messages
+_WITHIN = {ForParts: "requests", PartReplies: "replies"}  # message class: the field that holds inner messages
 _KINDS: dict[str, type] = {kind.__name__: kind for kind in get_args(Message)}
 _LENGTH_BYTES = 4
-ROOM = ArrayPool(1 << 28)  # for replies: faulting in fresh pages takes as long as receiving them
+# Memory for replies is reused, because page faults of new memory take as long as receiving the bytes
+ROOM = ArrayPool(1 << 28)
 _SAME = "is Graphmill the same on all nodes?"
 
 
 def pack(message: Message) -> list[memoryview]:
-    """The bytes of a message, in order. Raises StageError if they exceed the bound."""
+    """Returns the bytes of a message, in order. Raises StageError if there are more than `MESSAGE_BYTES`."""
     described, arrays = _described(message)
     _check_bytes(type(message).__name__, sum(array.nbytes for array in arrays))
     head = json.dumps(described, default=int).encode()
@@ -55,7 +56,7 @@ def pack(message: Message) -> list[memoryview]:
 
 
 def _described(message: Message) -> tuple[list[Any], list[np.ndarray]]:
-    """(a message's head as plain values, its arrays in the types in which they are sent)."""
+    """Returns (a message's head as plain values, the message's arrays in the types in which they are sent)."""
     arrays, described, others, within = list[np.ndarray](), {}, {}, {}
     for name, value in vars(message).items():
         if isinstance(value, np.ndarray):
@@ -72,7 +73,7 @@ def _described(message: Message) -> tuple[list[Any], list[np.ndarray]]:
 
 
 def unpack(fill: Callable[[memoryview], None], room: ArrayPool = ROOM) -> Message:
-    """The next message. `fill` fills memory with the next bytes; arrays are taken from `room`. Raises StageError if the bytes are not a message."""
+    """Returns the next message. `fill` fills memory with the next bytes; arrays take memory from `room`. Raises StageError if the bytes are not a message."""
     length = bytearray(_LENGTH_BYTES)
     fill(memoryview(length))
     length_of_head = int.from_bytes(length, "little")
@@ -100,12 +101,12 @@ class _Head:
 
     @property
     def num_bytes(self) -> int:
-        """Of all arrays, inner messages included."""
+        """Size of all arrays, including the arrays of inner messages."""
         own = sum(math.prod(shape) * sent_as.itemsize for _, sent_as, shape in self.arrays.values())
         return own + sum(one.num_bytes for heads in self.within.values() for one in heads)
 
     def read(self, fill: Callable[[memoryview], None], room: ArrayPool) -> Message:
-        """The message, from the arrays that come next. Raises StageError if the fields do not fit its kind."""
+        """Reads the arrays that come next and returns the message. Raises StageError if the fields do not fit the message's class."""
         values: dict[str, Any] = {
             field: tuple(value) if isinstance(value, list) else value for field, value in self.others.items()
         }
@@ -123,7 +124,7 @@ class _Head:
 
 
 def _head(parsed: Any, *, is_within: bool = False) -> _Head:
-    """A head from plain values. Raises StageError if they are not a head."""
+    """Makes a head from plain values. Raises StageError if the values are not a head."""
     try:
         name, described, others, *more = parsed
         sizes = [size for _, _, shape in described.values() for size in shape]
