@@ -2,4 +2,5 @@
 
 import logging
 
-logging.getLogger("ray.widgets").setLevel(logging.ERROR)  # importing Ray asks a notebook to install ipywidgets
+# In a notebook, the import of Ray prints a request to install ipywidgets
+logging.getLogger("ray.widgets").setLevel(logging.ERROR)

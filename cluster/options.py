@@ -15,12 +15,12 @@ from graphmill.storage.splits.split_options import SplitOptions
 if TYPE_CHECKING:
     from graphmill.storage.replicas.copy_cache import CopyCache
 
-COLLECTIVE_TIMEOUT_S = 300  # longest wait inside one collective operation of the workers
+COLLECTIVE_TIMEOUT_S = 300  # longest wait in one collective operation of the workers
 
 Schedule = Literal["constant", "cosine", "linear", "poly"]
 Optimizer = Literal["adamw", "adam"]
 Precision = Literal["auto", "float32", "bfloat16"]
-CALLBACKS = ("on_epoch_end", "on_validation", "on_checkpoint")  # methods of a user's callbacks
+CALLBACKS = ("on_epoch_end", "on_validation", "on_checkpoint")  # names of the methods of a user's callbacks
 Setting = int | float | bool | str  # value of an optimizer's or scheduler's setting
 
 
@@ -58,9 +58,9 @@ class TrainOptions:
 
     FORMER: ClassVar = {"accumulate": "micro_batches, the batches of a step over all workers (workers × accumulate)"}
     epochs: Count = 100
-    """Passes over the training split."""
+    """Number of passes over the training split."""
     steps: Count | None = None
-    """Train at least this many optimizer steps, in whole epochs, instead of a number of epochs."""
+    """Train whole epochs until at least this many optimizer steps are made, instead of a number of epochs."""
     learning_rate: Positive = 0.001
     """The peak learning rate, reached after the warm-up."""
     min_learning_rate: float = 0.0
@@ -71,7 +71,7 @@ class TrainOptions:
     optimizer_options: Mapping[str, Setting] = field(default_factory=dict)
     """Settings of an optimizer that is given by import path: momentum=0.9 nesterov=yes."""
     weight_decay: Amount = 0.0
-    """Strength of the weight decay; the optimizer decides which weights decay."""
+    """Strength of the weight decay. The optimizer decides which weights decay."""
     decay_all: bool = False
     """With adamw: biases, norms and scalars decay too, as in the released code of GRIT and TokenGT. adam always decays all weights."""
     schedule: Schedule | str = "constant"
@@ -95,7 +95,7 @@ class TrainOptions:
     ema_decay: float | None = None
     """Decay of the moving average of the weights. With an average, the averaged weights are evaluated and kept. none: no average."""
     eval_every: Count = 1
-    """Epochs between validations; the last epoch is always validated."""
+    """Epochs between validations. The last epoch is always validated."""
     callbacks: tuple[str, ...] = ()
     """Import paths of callbacks. A callback is a function of (epoch, record), or an object or class with on_epoch_end(epoch, record),
     on_validation(epoch, scores) or on_checkpoint(epoch, name). If a callback returns True or "stop", the run ends after the epoch."""
@@ -168,7 +168,7 @@ class WorkerOptions:
     """Number of workers. None: one per usable GPU. Without GPUs, None means one if this process is enough (see launcher), else one per host with CPUs, at least
     two."""
     device: Literal["auto", "cpu", "gpu"] = "auto"
-    """"cpu", "gpu", or "auto": GPUs if there are any."""
+    """Device of the workers: "cpu", "gpu", or "auto" (GPUs if the cluster or machine has GPUs)."""
     failures_per_hour: Size = 3
     """Failures per hour after which all workers start again from the latest checkpoint. More failures within an hour end the run."""
     keep_checkpoints: Count = 2
@@ -281,7 +281,8 @@ class ServerOptions:
 
     @property
     def disk_cache(self) -> "CopyCache | None":
-        from graphmill.storage.replicas.copy_cache import CopyCache  # loads pyarrow, which --help does not need
+        # Imported here because it loads pyarrow, which --help does not need
+        from graphmill.storage.replicas.copy_cache import CopyCache
 
         return None if self.disk_cache_dir is None else CopyCache(str(self.disk_cache_dir), self.disk_cache_bytes)
 
@@ -297,7 +298,7 @@ class EmbeddingOptions:
     optimizer: Literal["adagrad", "adam"] = "adagrad"
     """Optimizer of the rows that a step touches; other rows do not change."""
     learning_rate: Positive = 0.05
-    """Learning rate of the rows; the schedule and warm-up of --fit apply to it too."""
+    """Learning rate of the rows. The schedule and the warm-up of --fit apply to this rate too."""
     mode: Literal["exact", "async"] = "exact"
     """exact: a step reads the rows after all earlier steps. Then a run is the same for any number of workers and owners, even if owners die. async: gradients
     are applied when they arrive."""
@@ -473,7 +474,7 @@ class NumberOptions:
     loss: NumberLoss | str = "l1"
     """Loss of the standardised predictions, or an import path of a loss, as in the other tasks."""
     huber_delta: Positive = 1.0
-    """Delta of the huber loss, in standard deviations."""
+    """Delta of the huber loss, in standard deviations of the target."""
     standardise: bool = True
     """yes: the model predicts (target - mean) / standard deviation, with the mean and the deviation of the training split. no: it predicts the targets
     themselves, as in the code of the papers."""

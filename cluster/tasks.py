@@ -20,9 +20,9 @@ from graphmill.cluster.options import is_own, metric_name
 from graphmill.core.errors import ConfigError, DataError, quoted
 from graphmill.samplers.methods.registry import load
 
-_BY_CLASS = ("weighted_accuracy", "macro_f1")  # scores that need counts of every class
+_BY_CLASS = ("weighted_accuracy", "macro_f1")  # scores that are computed from counts by class
 _MOST_COUNTED, _MOST_SHOWN = 4096, 50  # largest number of classes with a confusion matrix; with scores of each class
-_BY_ANSWER = ("micro_f1", "macro_f1")  # scores that need counts of every answer
+_BY_ANSWER = ("micro_f1", "macro_f1")  # scores that are computed from counts by answer
 LinkLoss = Literal["bce", "margin", "softmax"]
 RegressionLoss = Literal["l1", "mse", "huber"]
 
@@ -31,7 +31,7 @@ class StepOutput(NamedTuple):
     """A model's output: predictions, and a penalty that is added to the mean loss."""
 
     prediction: Tensor
-    penalty: Tensor | None = None  # scalar, a mean over the batch (Primphormer's η Σ J²)
+    penalty: Tensor | None = None  # a scalar that is a mean over the batch (Primphormer's η Σ J²)
 
 
 class Scores(Protocol):
@@ -168,7 +168,7 @@ class Classification(OwnParts):
     """Predicts one of several classes per root or graph. Loss: cross-entropy. Target: int64 [r]; -1 does not count."""
 
     num_classes: int
-    metric: str = "accuracy"  # or "rocauc", for two classes, "weighted_accuracy" or "macro_f1"
+    metric: str = "accuracy"  # "accuracy", "weighted_accuracy", "macro_f1" or, for two classes, "rocauc"
     label_smoothing: float = 0.0
     # Weight of each class; the loss is divided by the sum of the targets' weights
     class_weight: tuple[float, ...] | None = None
@@ -270,7 +270,7 @@ class BinaryClassification(OwnParts):
         if self.own_loss:
             return self._own_sum(*_known_entries(prediction.float(), target, row_weight))
         known = ~target.isnan()
-        # Unknown targets are replaced before the loss: NaN times 0 is NaN.
+        # Unknown targets are replaced before the loss, because NaN times 0 would be NaN.
         answer = torch.where(known, target, 0.0) * (1.0 - self.label_smoothing) + 0.5 * self.label_smoothing
         weight = None if self.positive_weight is None else target.new_tensor(self.positive_weight)
         loss = functional.binary_cross_entropy_with_logits(

@@ -44,8 +44,9 @@ _LATER_IN_RUN = (DATA, "evaluation", "micro_batches")
 OURS = re.compile(
     r"(model|average|best|optimizer)\.safetensors|(config|state)\.json|table-\d{4,}-of-\d{4,}\.[a-z0-9]+\.npy"
 )
-NAME = re.compile(r"epoch-\d{6,}(-step-\d{8,})?(\+\d+)?")  # made by `TrainState.name` and `Checkpoints.unused_name`
-_MOMENTS = ("step", "exp_avg", "exp_avg_sq")  # AdamW's state of a parameter
+# Names that `TrainState.name` and `Checkpoints.unused_name` make
+NAME = re.compile(r"epoch-\d{6,}(-step-\d{8,})?(\+\d+)?")
+_MOMENTS = ("step", "exp_avg", "exp_avg_sq")  # names of AdamW's state of a parameter
 
 
 @dataclass(frozen=True)
@@ -55,12 +56,12 @@ class EpochProgress:
     step: int  # optimizer steps done
     position: Mapping[str, int | str]  # the loader's position and fingerprint (`Loader.state_dict`)
     sums: tuple[tuple[float, ...], ...]  # the sums of each position, in order of positions
-    spent: Mapping[str, float]  # rank 0's measurements so far
+    spent: Mapping[str, float]  # rank 0's measured times and counts so far
 
 
 @dataclass(frozen=True)
 class TrainState:
-    """The progress of a run."""
+    """The progress of a run, without weights and optimizer state."""
 
     next_epoch: int
     best_epoch: int
@@ -69,17 +70,17 @@ class TrainState:
     model_config: Mapping[str, Any]  # the model's configuration, as plain values
     part: EpochProgress | None = None  # progress within `next_epoch`; None: that epoch has not begun
     since_best: int = 0  # validations since the best score (for early stopping)
-    table_step: int = 0  # optimizer steps that the embedding table has taken
+    table_step: int = 0  # optimizer steps that are applied to the embedding table
     own: str = ""  # JSON: state of the user's own scheduler and callbacks; empty: there are none
 
     @property
     def position(self) -> tuple[int, int]:
-        """The next (epoch, step)."""
+        """The (epoch, step) with which training continues."""
         return self.next_epoch, 0 if self.part is None else self.part.step
 
     @property
     def name(self) -> str:
-        """The checkpoint's name; names sort by position."""
+        """The checkpoint's name. The alphabetical order of names is the order of positions."""
         return f"epoch-{self.next_epoch:06d}" + ("" if self.part is None else f"-step-{self.part.step:08d}")
 
 
@@ -185,7 +186,7 @@ def write_state(directory: Path, state: TrainState) -> None:
 
 
 def _synced_digests(directory: Path) -> dict[str, str]:
-    """Syncs all files of a folder; returns their digests by name."""
+    """Syncs all files of a folder and returns their digests by name."""
     digests = {}
     for path in sorted(directory.iterdir()):
         sync_file(path)
@@ -204,7 +205,7 @@ def verify_checkpoint(directory: Path) -> None:
             raise FormatError(f"{directory / 'state.json'}: expected names of files beside it, got {name!r}")
         try:
             found_digest = file_digest(directory / name)
-        except (OSError, ValueError) as error:  # ValueError: not a file name, for example with a zero byte
+        except (OSError, ValueError) as error:  # ValueError: the name is no file name, for example it has a zero byte
             reason = error.strerror if isinstance(error, OSError) else error
             raise FormatError(
                 f"{directory / ascii(name)[1:-1]}: expected a file of the checkpoint, got {reason}"

@@ -40,7 +40,7 @@ def checkpoints_of(run: RunStore, deadline_s: float = DEADLINE_S) -> "Checkpoint
 
 
 def keep_best_of(checkpoint: Path, run: RunStore) -> None:
-    """Replaces the run's best weights with those in `checkpoint`, a folder on this host.
+    """Replaces the run's best weights by the best weights in `checkpoint`, a folder on this host.
 
     On a store `state.json` is removed first and written last. Therefore a reader never finds a mixture of old and new files.
     """

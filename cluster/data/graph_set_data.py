@@ -22,7 +22,7 @@ EVERY = "*"
 
 @dataclass(frozen=True)
 class GraphSplitOptions:
-    """Batches of one split's graphs."""
+    """Sampler options: batches of one split's graphs."""
 
     split: str | None  # None: the graphs in no split; EVERY: all graphs
     batch: GraphBatchOptions
@@ -108,7 +108,7 @@ class GraphData:
 
     store: StoredGraphs | PinnedGraphs
     columns: tuple[int, ...] | None = None
-    labels: bool = False  # the only column holds class numbers
+    labels: bool = False  # the set has one target column, which holds class indices
     stamps: FileStamps | None = None  # stamps of the store's files at the beginning of the run
 
     def __reduce__(self):  # the pickle holds only the name; the receiving process opens the store

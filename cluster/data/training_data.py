@@ -42,7 +42,7 @@ class OpenData(Protocol):
         ...
 
     def sizes(self, batch: Any) -> tuple[int, int]:
-        """(nodes, edges) of a batch."""
+        """Returns the numbers of nodes and edges of a batch."""
         ...
 
     def split_codes(self, batch: Any) -> Tensor | None:
@@ -58,7 +58,7 @@ class OpenData(Protocol):
         ...
 
     def traffic(self) -> np.ndarray | None:
-        """int64 [partitions, len(graphmill.samplers.access.traffic.COLUMNS)]: messages and bytes since it was opened; None if they are not counted."""
+        """int64 [partitions, len(graphmill.samplers.access.traffic.COLUMNS)]: messages and bytes since the opening. None if they are not counted."""
         ...
 
 
@@ -97,7 +97,7 @@ class OpenNodes:
         return target if target.dim() == 1 else answers(target)
 
     def ids(self, batch: Any) -> Tensor:
-        """int64: permanent ids of the predicted nodes; for links, of their source nodes."""
+        """int64: permanent ids of the predicted nodes. For links: permanent ids of their source nodes."""
         return batch.predicted_id
 
     def sizes(self, batch: Any) -> tuple[int, int]:

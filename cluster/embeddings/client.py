@@ -181,7 +181,7 @@ class TableClient:
         *,
         keeps_log: bool,
     ) -> None:
-        """`keeps_log`: log requests, because an owner may die without this worker."""
+        """`keeps_log`: log the requests, because an owner may die while this worker lives."""
         self._config, self._deadline_s, self._attempt, self._keeps_log = config, deadline_s, attempt, keeps_log
         self._links = [OwnerLink(owner, attempt, base) for owner in owners]
         self._newest = base
@@ -191,7 +191,7 @@ class TableClient:
         """Size of the gradients sent since the newest checkpoint."""
 
     def read(self, ids: np.ndarray, *, best: bool = False) -> np.ndarray:
-        """float32 [n, width]: the rows of distinct, ascending ids after `step` steps."""
+        """float32 [n, width]: the rows with these ids, as they are after `step` steps. The ids are distinct and ascending."""
         rows, most = np.empty((len(ids), self._config.width), np.float32), self._rows_at_once
         for first in range(0, len(ids), most):
             block = ids[first : first + most]

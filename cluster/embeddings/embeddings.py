@@ -49,7 +49,7 @@ class OwnersHere:
 
 @dataclass(frozen=True)
 class TableSpec:
-    """The table of a run."""
+    """The embedding table of a run: its options, size and owners."""
 
     options: EmbeddingOptions
     num_nodes: int
@@ -154,7 +154,7 @@ def _row_ids(batch: Any, node_types: tuple[str, ...]) -> np.ndarray:
 def _with_rows(batch: Any, rows: Tensor, inverse: np.ndarray, node_types: tuple[str, ...]) -> Any:
     tables = {name: node_tables(batch)[name] for name in node_types or ("",)}
     device = next(iter(tables.values())).node_id.device
-    # The gradient of `index_select` is a sum in the order of the batch's nodes.
+    # `index_select` sums gradients in the order of the batch's nodes, so the sum is the same in every run.
     columns = rows.to(device).index_select(0, torch.from_numpy(inverse).to(device))
     return with_columns(
         batch, dict(zip(tables, columns.split([len(own.node_id) for own in tables.values()]), strict=True))

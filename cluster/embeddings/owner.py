@@ -174,7 +174,7 @@ class TableOwner:
         first = next(iter(of_step.values()))  # all parts of a step have the same rate and mark
         if first.after > self._last_mark:
             return False
-        if self._config.is_exact:  # otherwise they were applied on arrival
+        if self._config.is_exact:  # in an asynchronous table the gradients were applied on arrival
             self._update(self._step, first.rate, nodes)
         del self._pushed[self._step]
         self._step += 1

@@ -1,4 +1,4 @@
-"""The rows of an embedding table that one owner holds: weights, the best epoch's weights, and the optimizer's state.
+"""Stores the rows of an embedding table that one owner holds: weights, the best epoch's weights, and the optimizer's state.
 
 A row that no step has touched is a pure function of (seed, id, column) and takes no memory. Touched rows are kept in the order of their first use. The
 system allocates the pages of their arrays at the first write. A saved table has one set of npy files per owner; any number of owners can load it.

@@ -60,7 +60,7 @@ def ingest_molecules(
     session: SessionOptions | None = None,
     progress: Progress | None = None,
 ) -> GraphSetManifest:
-    """Writes the molecules of `source` under `url` and returns the manifest. `session`: how to reach Ray, if it is needed.
+    """Writes the molecules of `source` under `url` and returns the manifest. `session`: the options for the connection to Ray, if Ray is needed.
 
     Raises ConfigError if `url` cannot be used, DataError if the source cannot be read or has no molecule, StageError if the workers of a chunk
     died too often, DeadlineError if no chunk finished in time, FormatError if writing fails. After an error the pieces stay, and the next call
@@ -198,7 +198,7 @@ def _featurise_missing(
             progress("featurise", (rows.index + 1) * options.chunk_rows, pieces.num_rows)
         return
     first = next(missing, None)
-    if first is None:  # an earlier run made all pieces: Ray has nothing to do
+    if first is None:  # an earlier run has made all pieces, so Ray is not needed
         return
     session = session or SessionOptions()
     if session.num_cpus is None:
@@ -231,7 +231,7 @@ def _featuriser() -> Featuriser:
 
 
 class _Tasks:
-    """Featurises chunks in Ray tasks. Every wait has a deadline, every chunk a bounded number of retries."""
+    """Featurises chunks in Ray tasks. Every wait has a deadline. The number of retries of a chunk is limited."""
 
     def __init__(self, folder_url: str, options: MoleculeIngestOptions) -> None:
         import ray

@@ -11,7 +11,7 @@ from graphmill.cluster.metrics.class_scores import all_reduce_sum, gather_rows, 
 
 
 def average_precision(score: Tensor, positive: Tensor) -> float:
-    """Σ (recall_k - recall_{k-1}) · precision_k over distinct thresholds, as in scikit-learn; NaN without positives."""
+    """Returns the average precision, Σ (recall_k - recall_{k-1}) · precision_k over distinct thresholds, as in scikit-learn. NaN without positives."""
     order = torch.argsort(score.double(), descending=True, stable=True)
     ordered, positive = score.double()[order], positive[order].double()
     num_positive = float(positive.sum())
@@ -25,7 +25,7 @@ def average_precision(score: Tensor, positive: Tensor) -> float:
 
 
 class RegressionScores:
-    """MAE and RMSE over known targets, in their unit, and R²; "loss" is the MAE of standardised targets.
+    """MAE and RMSE over known targets, in the targets' unit, and R². "loss" is the MAE of standardised targets.
 
     With several named targets: these scores of each target, the mean R² over targets, and the mean over targets of the errors divided by `deviation`.
     """

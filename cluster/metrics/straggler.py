@@ -43,7 +43,7 @@ class Straggler:
 
     rank: int
     stage: str
-    times: float  # its time in that stage, as a multiple of the others' median
+    times: float  # the rank's time in that stage, divided by the median time of the other ranks
     share: float  # share of the training time in which the others wait for this rank
 
 

@@ -32,7 +32,7 @@ class Crew(Protocol):
     """The predictors of one prediction, in this process or in other processes."""
 
     def predict(self, pieces: Sequence[Piece], missing: Sequence[Piece], progress: Progress) -> None:
-        """Writes the pieces in `missing`."""
+        """Predicts and writes the pieces in `missing`."""
 
     def join(self, parts: Sequence[int], pieces: Sequence[Piece], progress: Progress) -> None:
         """Writes the parts with these indices from the pieces."""

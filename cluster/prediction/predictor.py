@@ -49,9 +49,9 @@ def with_unsplit(samplers: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class SplitPlan:
-    """One split and its batches."""
+    """One split, and the options of its batches."""
 
-    name: str  # UNSPLIT: nodes or graphs in no split
+    name: str  # the split's name; UNSPLIT: the nodes or graphs in no split
     sampler: Any  # the sampler's options
     micro_batches: int  # number of micro-batches in a step of the run
     num_positions: int  # number of positions that scored the batches (`deal_split`)
@@ -82,13 +82,13 @@ class PredictionSpec:
     estimate: str | None = None
     # Makes the columns that explain the ids, if they are not the source's ids. None: they are the source's ids.
     places: Callable[[np.ndarray], dict[str, np.ndarray]] | None = None
-    source_ids: SourceIds | None = None  # string ids of nodes, or the source's ids of graphs
+    source_ids: SourceIds | None = None  # string ids of the nodes, or the source's ids of the graphs
     end_ids: SourceIds | None = None  # string ids of the destination nodes of links
 
 
 @dataclass(frozen=True)
 class Piece:
-    """Batches [start, stop) of a split."""
+    """A piece: the batches [start, stop) of a split."""
 
     split: int
     start: int
@@ -109,7 +109,7 @@ def plan_pieces(num_batches: Sequence[int], most: int) -> list[Piece]:
 
 
 def plan_passes(pieces: Sequence[Piece], splits: Sequence[SplitPlan]) -> list[tuple[Piece, ...]]:
-    """Groups the pieces that have the same batches."""
+    """Groups the pieces of all splits that have the same batches."""
     batches = [(split.sampler, split.micro_batches) for split in splits]
     passes: dict[tuple[int, int, int], list[Piece]] = {}
     for piece in pieces:
@@ -247,7 +247,7 @@ class Predictor:
 
 @contextmanager
 def _capture(model: Any, states: list[Tensor]) -> Iterator[None]:
-    """Every forward pass inside the block appends the input of the model's head to `states`."""
+    """Makes every forward pass inside the block append the input of the model's head to `states`."""
     handle = model.head.register_forward_pre_hook(lambda _, inputs: states.append(inputs[0]))
     try:
         yield

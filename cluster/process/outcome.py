@@ -1,4 +1,4 @@
-"""The outcome of an attempt to train: one of three values."""
+"""Defines the outcome of an attempt to train: finished, stopped or failed."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -10,21 +10,21 @@ from graphmill.core.errors import ConfigError, DamageError, GraphmillError
 
 @dataclass(frozen=True)
 class Finished:
-    """All epochs are done."""
+    """Outcome: all epochs are done."""
 
     summary: Mapping[str, Any]  # final scores, epoch of the kept weights, number of parameters, device
 
 
 @dataclass(frozen=True)
 class Stopped:
-    """The workers saved a checkpoint and ended, because the driver asked for it."""
+    """Outcome: the workers saved a checkpoint and ended, because the driver requested it."""
 
     where: str  # "epoch 3, step 5"
 
 
 @dataclass(frozen=True)
 class Failed:
-    """A stage failed."""
+    """Outcome: a stage of the attempt failed."""
 
     stage: str
     owner: str  # owner of the stage: "rank 1", "Ray Train's controller"

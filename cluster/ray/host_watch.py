@@ -24,7 +24,7 @@ from graphmill.cluster.process.graceful_stop import interrupt_main
 from graphmill.core.errors import ClusterLostError
 
 _PERIOD_S = 2.0
-_KNOCK_S = 2.0  # longest wait for an answer
+_KNOCK_S = 2.0  # longest wait for a host's answer
 _SILENT_S = 4.0  # silence after which the user gets a message
 _HEAD_PERIOD_S = 0.5
 _CLOSED_S = 1.5  # a head is lost after this time without a listener at its port; a new Ray takes longer to start
@@ -162,7 +162,7 @@ class HostWatch:
         while not self._ended.wait(_PERIOD_S):
             if not self._head_answers:
                 continue
-            with suppress(RayError, RuntimeError):  # the head does not answer: `run_head` ends the run
+            with suppress(RayError, RuntimeError):  # the head does not answer; `run_head` then ends the run
                 nodes = [node for node in ray.nodes() if node["Alive"] and node["NodeID"] != own_node]
                 live = {node["NodeManagerAddress"]: node["NodeManagerHostname"] for node in nodes}
                 doors = [(node["NodeManagerAddress"], node["NodeManagerPort"]) for node in nodes]

@@ -30,7 +30,7 @@ _opened: dict[Point, dist.Store] = {}  # stores that rank 0 has opened, until it
 def meeting_point() -> Point:
     """Makes a new meeting point. Called by the process that will be rank 0."""
     host = get_node_ip_address()
-    if ip_address(host).is_loopback:  # all nodes of this Ray are on one machine
+    if ip_address(host).is_loopback:  # a loopback address means that all nodes of this Ray are on one machine
         return str(Path(tempfile.mkdtemp(prefix="meet-", dir=ray.get_runtime_context().get_temp_dir()), "store"))
     door = socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     point = host, door.getsockname()[1]

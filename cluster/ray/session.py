@@ -96,7 +96,7 @@ def may_grow() -> bool:
 
 @contextlib.contextmanager
 def ray_session(options: SessionOptions | None = None) -> Iterator[Session]:
-    """Connects to Ray, or starts one, for the length of a `with` block.
+    """Connects to a Ray, or starts a local Ray, for the length of a `with` block.
 
     If this process is already connected to a Ray, that Ray is used. Otherwise the session connects to the cluster at `options.address`, or else at
     RAY_ADDRESS. If neither is set, a local Ray starts.
@@ -151,7 +151,7 @@ def _connected(address: str, options: SessionOptions) -> Iterator[Session]:
     try:
         warn_of_large_upload(ray.get_runtime_context().runtime_env.get("working_dir"))
         yield _describe(context, is_ours=False)
-    except ClusterLostError:  # disconnecting waits for the head
+    except ClusterLostError:  # a lost head: disconnecting would wait for it
         raise
     except BaseException:
         ray.shutdown()
@@ -230,7 +230,7 @@ def _stop(daemons: list[Any], timeout_s: float) -> None:
     try:
         ray.shutdown()
         psutil.wait_procs(processes, timeout=max(0.0, deadline - time.monotonic()))
-    finally:  # also if a second Ctrl-C ends the wait
+    finally:  # runs also if a second Ctrl-C ends the wait
         watchdog.cancel()
         _kill(processes)
 

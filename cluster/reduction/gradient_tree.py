@@ -39,7 +39,7 @@ class TreeSum:
         self._work = dist.all_to_all_single(self._received, self._sent, counts, sent_counts, async_op=True)
 
     def share(self) -> None:
-        """Waits for the nodes of this rank's slice, adds them, and begins to send the sum to the other ranks."""
+        """Waits for all ranks' nodes of this rank's slice, adds them, and begins to send the sum to the other ranks."""
         if self._work is None:
             return
         self._work.wait()

@@ -45,7 +45,7 @@ def _are_added(start: int, middle: int, stop: int, num_positions: int) -> bool:
 
 @dataclass(frozen=True)
 class Seat:
-    """A rank's part in a step of `num_positions` micro-batches."""
+    """One rank's part in a step of `num_positions` micro-batches: its positions and nodes."""
 
     rank: int
     num_ranks: int

@@ -1,4 +1,4 @@
-"""Shows progress from a separate thread, so that a blocked terminal or pipe delays no record of the run."""
+"""Shows progress from a separate thread, so that a blocked terminal or pipe does not delay the records of the run."""
 
 import queue
 import threading

@@ -47,7 +47,7 @@ _SCALARS = {
 
 def write_atomic(path: Path, text: str) -> None:
     """Replaces a file's text. Readers see the old text or the new text, never a mixture."""
-    # A message may quote a file name that is not UTF-8, as a lone surrogate.
+    # A message may quote a file name that is not UTF-8. Such a name has lone surrogates, which UTF-8 cannot encode.
     write_durably(path, text.encode("utf-8", errors="backslashreplace"))
 
 
@@ -91,7 +91,7 @@ class RunDirectory:
         self.path = self.place.folder
         self.settle: Callable[[], None] = lambda: None  # returns when the store has all written files
         self.hold: RunLease | None = None  # the driver's lease, if the run is on a store
-        self.has_report = False  # whether this training's report.html was written
+        self.has_report = False  # whether this training has written report.html
         self._metrics = self.path / "metrics.jsonl"
         self._events: EventFile | None = None
         # The new configuration, until the workers of a continued run accept it

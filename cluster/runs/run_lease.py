@@ -81,7 +81,8 @@ def held(run: RunStore) -> "Iterator[RunLease | None]":
     descriptor = os.open(run.folder, os.O_RDONLY)
     try:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # a lock on the folder adds no file
+            # The lock is on the folder itself, so it adds no file
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ConflictError(
                 f"{run.url}: expected a run that nobody trains now, found a process that does; wait for its end, or choose another --run.dir"
@@ -94,7 +95,7 @@ def held(run: RunStore) -> "Iterator[RunLease | None]":
 
 
 class RunLease:
-    """The lease of a run on a store, held inside the block."""
+    """The lease of a run on a store. The driver holds it during the `with` block."""
 
     def __init__(self, run: RunStore, lease_s: float = LEASE_S) -> None:
         self._run, self._lease_s = run, lease_s

@@ -92,7 +92,7 @@ class PartitionServer:
 
     def _start(self, verify: bool, is_asked: bool) -> None:
         graph = self._graph.open()
-        if graph.manifest.origin is not None:  # missing files are copied and verified once
+        if graph.manifest.origin is not None:  # a graph with an origin: missing files are copied and verified once
             self._stamps, verify = self._stamps.renewed(self._copied(graph).verified), False
         elif verify:
             self._stamps = take_stamps(graph.url, graph.partition_files(self._index))
@@ -302,7 +302,7 @@ class ServerGroup:
         self._handles[partition] = where.remote(self._graph.pin(), partition, stamps, self._options)
 
     def _open(self, partitions: Sequence[int], *, is_alone: bool) -> None:
-        """Waits until the servers of these partitions are open. `is_alone`: all processes of the cluster are on one host."""
+        """Waits until the servers of these partitions have opened them. `is_alone`: all processes of the cluster are on one host."""
         graph, options = self._graph, self._options
         is_asked = not (is_alone and options.local_reads and is_local(graph.filesystem))
         opening = [self._handles[partition].open.remote(options.verify, is_asked) for partition in partitions]

@@ -28,7 +28,7 @@ _ALIGNED = 64
 
 @dataclass(frozen=True)
 class HostMates:
-    """The ranks on one host."""
+    """The ranks on this rank's host."""
 
     ranks: tuple[int, ...]
     rank: int

@@ -35,7 +35,7 @@ from graphmill.cluster.training.train_spec import TrainSpec
 from graphmill.core.daemon_threads import begin
 from graphmill.core.errors import GraphmillError, StageError
 
-_RAYS_LISTS = ("checkpoint_manager_snapshot.json",)  # Ray's list of an earlier driver's checkpoints
+_RAYS_LISTS = ("checkpoint_manager_snapshot.json",)  # file with Ray's list of the checkpoints of an earlier driver
 _RESIZE_S = 10.0  # time between two checks for nodes that have joined, if the number of workers may change
 
 # After the loss of a node, Ray Train first requests as many workers as before. It waits this long (60 s by default) before it takes fewer workers.
@@ -162,7 +162,7 @@ def poll_interval_s(workers: int) -> float:
 
 def _trainer(config: dict[str, Any], workers: WorkerOptions, run: RunStore) -> Any:
     storage: dict[str, Any] = {"storage_path": run.absolute}
-    if not run.is_local:  # through fsspec, with its options and credentials
+    if not run.is_local:  # Ray Train uses the store through fsspec, with fsspec's options and credentials
         through = pyarrow.fs.PyFileSystem(pyarrow.fs.FSSpecHandler(run.filesystem))
         storage = {"storage_path": run.path, "storage_filesystem": through}
     is_elastic, use_gpu = workers.min_workers is not None, workers.device == "gpu"

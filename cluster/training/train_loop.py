@@ -92,7 +92,7 @@ def train_worker(spec: TrainSpec, session: TrainSession) -> Outcome:
 
 
 def seed_dropout(seed: int, *position: int) -> None:
-    """Seeds torch's global generators from a position, such as (epoch, batch, rank)."""
+    """Seeds torch's global generators from the seed and a position, such as (epoch, step, position)."""
     torch.manual_seed(derive_key(seed, _DROPOUT, *position) >> 1)
 
 
@@ -207,7 +207,7 @@ class Worker:
         return self.model if self.average is None else self.average.module
 
     def run(self) -> Finished | Stopped:
-        """Trains to the end, or until the driver asks to stop."""
+        """Trains until the last epoch, an early end, or a stop request of the driver."""
         options = self.options
         with ExitStack() as stack:
             train = stack.enter_context(self.loader(self.spec.sampler, is_sharing=self.spec.loader.shared_bytes > 0))

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TrainSpec:
-    """Everything a worker needs."""
+    """Everything that a worker needs for training."""
 
     data: TrainingData
     build_model: Callable[[], torch.nn.Module]  # takes a batch, returns predictions or a StepOutput
     task: Task
     model_config: Mapping[str, Any]
-    identity: Mapping[str, Any]  # must stay the same when the run is resumed: data, split, metric, seed
+    identity: Mapping[str, Any]  # values that must stay the same when the run is resumed: data, split, metric, seed
     sampler: Any  # options of the training sampler
     evaluation: Mapping[str, Any]  # options of the samplers that score "train", "valid" and "test"
     options: TrainOptions

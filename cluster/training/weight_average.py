@@ -32,7 +32,7 @@ def _running_statistics(model: nn.Module) -> list[Tensor]:
 
 @torch.no_grad()
 def update_average(average: AveragedModel, model: nn.Module, step: int) -> None:
-    """Adds the weights after optimizer step `step` to the average."""
+    """Updates the average with the model's weights after optimizer step `step`."""
     # With a count of 0 torch would copy the weights; the first step must be averaged too
     average.n_averaged.fill_(step + 1)
     statistics = _running_statistics(average.module)

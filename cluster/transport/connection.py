@@ -48,7 +48,7 @@ class Connection:
     def __init__(self, opened: socket.socket, quiet_s: float, room: ArrayPool = ROOM) -> None:
         """`quiet_s`: longest time without moving bytes during a message. `room`: the pool from which received arrays take memory."""
         self._socket, self.quiet_s, self._room = opened, quiet_s, room
-        self.replied_s = -math.inf  # time of the last received bytes since a message was sent
+        self.replied_s = -math.inf  # time when bytes were last received since the last sent message
         opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         _set_where_known(opened, TCP_KEEPIDLE=_PROBE_AFTER_S, TCP_KEEPINTVL=_PROBE_EVERY_S, TCP_KEEPCNT=_PROBES)

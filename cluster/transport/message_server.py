@@ -30,7 +30,7 @@ _UNPROVEN = 256  # largest number of connections without proof; each has a threa
 _QUIET_S = 300.0  # after this time a connection without traffic is closed and its thread ends
 _FINISH_S = 2.0  # time for a client to read the reason why it is refused
 _STOP_S = 5.0  # time for the threads of the connections to end
-_AGAIN_S = 0.02  # pause if a connection cannot be accepted: too many open files
+_AGAIN_S = 0.02  # pause if a connection cannot be accepted because too many files are open
 
 
 class MessageServer:
@@ -116,7 +116,7 @@ class MessageServer:
             self._open[thread] = self._unproven[thread] = connection
 
     def _drop_unproven(self, most: int) -> None:
-        """Ends the oldest connections without proof, until at most `most` are left."""
+        """Ends the oldest connections without proof, until at most `most` of them are open."""
         with self._lock:
             while len(self._unproven) > max(0, most):
                 self._unproven.pop(next(iter(self._unproven))).shut()

@@ -31,7 +31,8 @@ class RemoteOwner:
     def __init__(self, find: Callable[[float], Endpoint], who: str, timeout_s: float) -> None:
         self._find, self.who, self.timeout_s = find, who, timeout_s
         self._endpoint: Endpoint | None = None
-        self._waiting: list[tuple[Endpoint, Connection]] = []  # idle connections; append and pop are atomic
+        # Idle connections; needs no lock, because append and pop are atomic
+        self._waiting: list[tuple[Endpoint, Connection]] = []
 
     def submit(self, request: Request | TableRequest) -> "_Call":
         call = _Call(self, request)

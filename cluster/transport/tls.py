@@ -50,7 +50,8 @@ def tls_context(*, is_server: bool) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.verify_mode = ssl.CERT_REQUIRED
     try:
-        context.load_cert_chain(certificate, key, password="")  # without a password OpenSSL would ask at the terminal
+        # An empty password, because otherwise OpenSSL would ask for it at the terminal
+        context.load_cert_chain(certificate, key, password="")
         context.load_verify_locations(authority)
     except OSError as error:
         listed = ", ".join(f"{name}={path}" for name, path in paths.items())

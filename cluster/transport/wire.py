@@ -28,13 +28,13 @@ MESSAGE_BYTES = 1 << 34
 
 @dataclass(frozen=True)
 class Failure:
-    """Reply: the error of a request."""
+    """Reply: the error that a request raised."""
 
     kind: str
     """Name of the class of the error."""
     text: str
     trace: str = ""
-    """The server's process and traceback."""
+    """The process id and the traceback of the server."""
 
 
 Message = Request | Reply | TableRequest | TableReply | Failure
