@@ -176,7 +176,7 @@ class WorkerOptions:
     grace_s: Positive = 20.0
     """Time after SIGTERM in which the run may save a checkpoint and end."""
     min_workers: int | None = None
-    """Makes a run elastic: it goes on with as few workers as this number, and takes more workers, up to num_workers, as nodes join."""
+    """Makes a run elastic. This is its smallest number of workers: it goes on with this number, and takes more, up to num_workers, when nodes join."""
     cpus_per_worker: Count = 1
     """CPUs that Ray reserves for each worker; also the number of torch's threads in the worker."""
     spread: bool = False
@@ -238,7 +238,7 @@ class ServerOptions:
     work_threads: Count = 2
     """Requests that one server answers at the same time."""
     ports: tuple[int, ...] | None = None
-    """First and last port of the servers, for a firewall between the nodes. Each server takes the first free port of this range. None: any free port."""
+    """First and last port of the servers; open them in a firewall between the nodes. Each server takes the first free port in this range. None: any free port."""
     tls: bool = False
     """Encrypt and authenticate the traffic between servers and workers: mutual TLS with the certificates that RAY_TLS_SERVER_CERT, RAY_TLS_SERVER_KEY and
     RAY_TLS_CA_CERT name on each host."""

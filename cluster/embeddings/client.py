@@ -272,7 +272,7 @@ class TableClient:
                 link.forget_folder(self._last_mark)
 
     def saved(self, folder: str) -> None:
-        """Records that this step's checkpoint will be published in `folder`. The previous checkpoint is published by now, so the log before it is removed."""
+        """Records that this step's checkpoint will be published in `folder`. The previous checkpoint is already published: the log before it is removed."""
         for link in self._links:
             with link.lock:
                 link.forget(self._newest)

@@ -164,7 +164,7 @@ class TableShard:
             array[place] = values
 
     def add(self, ids: np.ndarray) -> None:
-        """Allocates memory for those of these rows that have no memory yet."""
+        """Allocates memory for the rows with these ids, unless they have memory already."""
         self._places(ids)
 
     def keep_best(self) -> None:

@@ -1,4 +1,4 @@
-"""Ingests molecules into Arrow shards. This process or Ray tasks featurise one chunk after another. An interrupted ingestion can be continued.
+"""Ingests molecules into Arrow shards. The rows are featurised chunk by chunk, in this process or in Ray tasks. An interrupted ingestion can be continued.
 
 The steps for a chunk: rows of the source → graphs with OGB's features → a piece in the destination, `pieces/<fingerprint>/`.
 When all pieces exist, they are joined to shards in the order of the source, a snapshot is published, and the pieces are removed.

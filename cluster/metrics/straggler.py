@@ -14,7 +14,7 @@ _SLOWER = 1.5  # a rank is slow from this multiple of the other ranks' median on
 _SHARE = 0.1  # a rank is slow if the others wait for it at least this share of the training time
 # A link is slow if every rank waits for data of other hosts at least this share of the training time
 _LINK_SHARE = 0.75
-_CLEAR_SHARE = 0.25  # a rank is named even if the link is slow, if the others wait for it at least this share
+_CLEAR_SHARE = 0.25  # with a slow link, a rank is still named if the others wait for it at least this share of the time
 _STAGES = {"sample_s": "sampling", "fetch_s": "fetching rows", "collate_s": "collating", "plan_s": "planning"}
 
 

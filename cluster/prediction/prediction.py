@@ -1,7 +1,7 @@
 """Predicts every node of a graph, or every graph of a set, with a finished run. Writes Parquet in order of ids; an interrupted call can be repeated.
 
 A crew of predictors (cluster/prediction/predictor.py) predicts the missing pieces. The crew is this process, or Ray actors
-(cluster/prediction/prediction_actors.py). Then scores are computed batch by batch, as the run's ranks did, so that they equal the run's scores. At last the
+(cluster/prediction/prediction_actors.py). Then scores are computed batch by batch, as the run's ranks did, so that they equal the run's scores. Finally the
 crew joins the pieces to parts.
 """
 

@@ -1,7 +1,7 @@
 """Runs predictors as Ray actors. A free actor gets the next pieces. An actor that died is restarted.
 
 A run may have been scored on the full graph, with the nodes spread over the workers. Then the prediction works in the same way: a piece is a worker's part of
-a split, all workers predict at the same time, and the predictions equal to the bit those of a run with the same number of workers.
+a split, and all workers predict at the same time. The predictions equal the predictions of a run with the same number of workers to the bit.
 """
 
 import time

@@ -30,7 +30,8 @@ from graphmill.storage.format.source import SPLIT_NONE, SPLITS
 from graphmill.storage.graph import SourceIds
 from graphmill.storage.predictions import PredictionFolder
 
-_PIECES_PER_SPLIT = 8  # at least, if a split has enough batches, so that several workers can share it
+# Least number of pieces of a split with enough batches, so that several workers can share the split
+_PIECES_PER_SPLIT = 8
 UNSPLIT = "none"
 
 

@@ -70,7 +70,7 @@ class GracefulStop:
         try:
             yield
         except KeyboardInterrupt:
-            if raised:  # `ray.get` may have replaced the exception by another one
+            if raised:  # `ray.get` may have replaced the exception by another exception
                 raise _end(raised[-1]) from None
             raise
         finally:

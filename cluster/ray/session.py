@@ -393,7 +393,7 @@ def _first_line(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def environment_defaults(defaults: Mapping[str, str]) -> Iterator[None]:
-    """Sets those of these environment variables that are not set, and removes them afterwards."""
+    """Sets these environment variables, except variables that are already set. Removes the new variables afterwards."""
     with _environment({name: value for name, value in defaults.items() if name not in os.environ}):
         yield
 

@@ -161,7 +161,7 @@ class RunDirectory:
         workers, "saved", "finish" or "fail"."""
         event = {"time": datetime.now(UTC).isoformat(timespec="seconds"), "kind": kind, **values}
         with open(self.path / "events.jsonl", "ab+") as stream:
-            cut = False  # a kill has cut the last line short; it gets a line end, so that only this line is lost
+            cut = False  # true: a killed process has left an incomplete line; a line end is added, so only that line is lost
             if stream.seek(0, os.SEEK_END):
                 stream.seek(-1, os.SEEK_END)
                 cut = stream.read(1) != b"\n"
