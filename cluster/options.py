@@ -115,7 +115,7 @@ class TrainOptions:
     fresh_head: bool = False
     """With start_from: the head, or the decoder of links, gets random initial weights. Therefore the earlier run may have had another task."""
     freeze: tuple[str, ...] = ()
-    """Parameters that are not trained, as patterns of their names or of the part of a name after a dot (`layers.0.*`). Running statistics still change."""
+    """Parameters that are not trained. A pattern matches a whole name, or the rest of a name after a dot (`layers.0.*`). Running statistics still change."""
     rates: tuple[str, ...] = ()
     """Factors on the learning rate of parameters, as PATTERN=FACTOR (`head.*=10`). Patterns are as in freeze; the first pattern that matches counts."""
 
@@ -238,7 +238,7 @@ class ServerOptions:
     work_threads: Count = 2
     """Requests that one server answers at the same time."""
     ports: tuple[int, ...] | None = None
-    """First and last port of the servers; open them in a firewall between the nodes. Each server takes the first free port in this range. None: any free port."""
+    """First and last port of the servers, which a firewall between the nodes must let through. Each server takes the first free port. None: any free port."""
     tls: bool = False
     """Encrypt and authenticate the traffic between servers and workers: mutual TLS with the certificates that RAY_TLS_SERVER_CERT, RAY_TLS_SERVER_KEY and
     RAY_TLS_CA_CERT name on each host."""

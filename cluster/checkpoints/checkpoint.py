@@ -36,7 +36,7 @@ from graphmill.storage.format.arrow_files import file_digest
 CHECKPOINT_VERSION = 2  # version 1 has no digests and no positions within an epoch; it can still be read
 
 DATA = "labels, splits and features"  # the digest of this data has this key in a run's identity
-# Older checkpoints do not have these keys: the seed of classic models, the local block of GECO over many graphs. The shapes of the weights show a difference.
+# Keys that are missing in older checkpoints: the seed of classic models, the local block of GECO over many graphs. The shapes of the weights show a change.
 _LATER_IN_MODEL = ("seed", "local")
 _LATER_IN_RUN = (DATA, "evaluation", "micro_batches")
 

@@ -75,7 +75,7 @@ def _own_path(origin: str, url: str) -> str:
 def _placed(
     asked: Mapping[Any, tuple[Host, tuple[int, ...]]], num_bytes: int, report: Callable[[str, int, int | None], None]
 ) -> list[PlacedHost]:
-    """Waits until the hosts have copied, and returns the results in the order of `asked`."""
+    """Waits until the hosts have copied their files, and returns the hosts with their results in the order of `asked`."""
     waiting, placed = list(asked), []
     while waiting:
         done, waiting = ray.wait(waiting, timeout=_START_S + num_bytes / COPY_BYTES_PER_S)

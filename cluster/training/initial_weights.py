@@ -1,6 +1,6 @@
 """Prepares fine-tuning: loads the weights of another run or of a file, freezes parameters, and changes learning rates of parameters.
 
-A pattern (`*`, `?`) matches a whole parameter name, or the part of a name after a dot: `head.*` matches `model.head.weight`.
+A pattern (`*`, `?`) matches a whole parameter name, or the rest of a name after a dot: `head.*` matches `model.head.weight`.
 """
 
 import json
