@@ -61,11 +61,11 @@ def random_walk_probabilities(
     normalisation: Normalisation = "walk",
     dtype: torch.dtype = torch.float32,
 ) -> Tensor:
-    """[B, N, N, K]: the channels I, M, …, M^(steps-1); steps ≥ 1 counts the identity.
+    """[B, N, N, K]: the channels I, M, …, M^(steps-1). `steps` (at least 1) includes the identity.
 
     GRIT's K is `steps=K`, PPGT's "PE-dim K" (which keeps I … M^K) is `steps=K + 1`. `reverse` appends the walks over reversed
-    edges, without a second I: 2·steps - 1 channels (PPGT's dual walks, K=5: `steps=6`, 11 channels). With `undirected` walks use
-    each edge in both directions.
+    edges, without a second I: 2·steps - 1 channels (PPGT's dual walks, K=5: `steps=6`, 11 channels). If `undirected` is set,
+    the walks use each edge in both directions.
     """
     parts = [torch.diag_embed(graphs.padding.mask_BN.to(dtype)).unsqueeze(1)]
     for backward in (False, True) if reverse else (False,):

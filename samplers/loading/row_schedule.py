@@ -138,7 +138,7 @@ def _make_room(num_victims, num_used, node_of, table, use, count, admitted, vict
     while left > 0:
         number = len(count) - 1 if number == len(count) else min(number, admitted) - 1
         left -= count[number]
-    of_last = count[number] + left if num_victims else 0  # number of rows to drop that have this next use
+    of_last = count[number] + left if num_victims else 0  # number of rows with this next use that must be dropped
     found = 0
     for slot in range(num_used):
         if found == num_victims:
