@@ -20,7 +20,7 @@ _BUCKET_BYTES = 4 << 20
 
 
 class TreeSum:
-    """A sum of a flat tensor over all positions that is being computed. The constructor, `share` and `end` are collective calls."""
+    """The current sum of a flat tensor over all positions. The constructor, `share` and `end` are collective calls."""
 
     def __init__(self, seat: Seat, nodes: Sequence[Node[Tensor]]) -> None:
         """Begins the sum. The length of the nodes' tensors must be a multiple of the number of ranks. The sum is written to the memory of the first node."""

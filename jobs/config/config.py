@@ -674,8 +674,8 @@ def _with_micro_batches(tree: Tree) -> Tree:
 
 
 def _without_old_servers(tree: Tree, run: str) -> Tree:
-    """The tree of a run of version 0.2 without two options of the servers. The byte limit of cached rows is now an option of the loader. Features are now
-    sent in their stored type."""
+    """Removes two options of the servers from the option tree of a run of version 0.2: the byte limit of cached rows is now an option of the loader, and the
+    type of sent features is now the stored type."""
     if "servers" not in tree:
         return tree
     servers = dict(tree["servers"])

@@ -68,7 +68,7 @@ class PositionOptions:
 
     @property
     def channels(self) -> int:
-        """Channels of the node states that the encoding takes."""
+        """Number of channels of the node states that the encoding fills."""
         return 0 if self.kind in ("none", "stable_laplacian") else self.dim
 
     @property

@@ -374,8 +374,8 @@ class TokenGT(nn.Module):
     def forward(self, graphs: Graphs | ShardedGraph, *, epoch: int = 0) -> Tensor:
         """Returns [B, out_dim] for graph tasks; [r, out_dim] at the roots for node tasks; [n, width] for link tasks.
 
-        Memory is O(B·T) with T = n + m tokens of the largest graph, and with "performer" (or SDPA's fused kernels) no T × T
-        matrix exists. `epoch` is not used. Raises ValueError if features or encodings of the config are missing in the batch.
+        Memory is O(B·T), where T = n + m is the number of tokens of the largest graph. The attention "performer" and SDPA's fused kernels
+        build no T × T matrix. `epoch` is not used. Raises ValueError if features or encodings of the config are missing in the batch.
         """
         view = self._view(graphs)
         x_BTD = self.dropout(self.embedding_norm(self.embedding(view, self.local)))
