@@ -24,7 +24,7 @@ def s3_bucket(*, through: Callable[[Any], Any] | None = None) -> Iterator[str]:
 
     class Quiet(WSGIRequestHandler):
         def log_request(self, *_: object) -> None:
-            """A line for each request would fill the log, and slow the server down."""
+            """Does nothing: a line for each request would fill the log and slow the server down."""
 
     moto, turn = create_backend_app("s3"), threading.Lock()
 
@@ -43,7 +43,7 @@ def s3_bucket(*, through: Callable[[Any], Any] | None = None) -> Iterator[str]:
             patched.setenv("AWS_SECRET_ACCESS_KEY", "test")
             patched.setenv("AWS_DEFAULT_REGION", "us-east-1")
             s3fs.S3FileSystem.clear_instance_cache()
-            bucket = f"graphs-{secrets.token_hex(4)}"  # moto keeps its buckets as long as the process
+            bucket = f"graphs-{secrets.token_hex(4)}"  # moto keeps its buckets until the process ends.
             s3fs.S3FileSystem().mkdir(bucket)
             yield f"s3://{bucket}"
             s3fs.S3FileSystem.clear_instance_cache()

@@ -71,7 +71,7 @@ def typed_batch(
 
 
 def lists_of(graph: TypedMemoryGraph, relation: Relation, direction: str) -> dict[int, list[tuple[int, int]]]:
-    """Permanent id of a node → what the relation's table may draw for it. A graph with reverses: the table of r holds the out-edges of r's reverse.
+    """Permanent id of a node → the entries that the relation's table may draw for it.
 
     Out-edges are read from the other relation's own edges, along them. A relation that stores its own out-edges takes these.
     """
@@ -89,7 +89,7 @@ def lists_of(graph: TypedMemoryGraph, relation: Relation, direction: str) -> dic
 
 
 def assert_is(batch: TypedBatch, expected: Expected, graph: TypedMemoryGraph, num_roots: int) -> None:
-    """The batch is what the reference says, rows included."""
+    """Checks that the batch equals the reference, rows included."""
     assert list(batch.nodes) == list(graph.node_types)
     assert list(batch.edges) == list(graph.relations)
     for name, nodes in batch.nodes.items():

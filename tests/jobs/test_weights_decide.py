@@ -58,7 +58,7 @@ def trained(model: str, seed: int, name: str, folder: Path, *words: object) -> f
 
 
 def gcn_of_pyg(seed: int, name: str) -> float:
-    """Two layers of PyG's on the same arrays, with the same rate, dropout and choice of the epoch."""
+    """Trains two layers of PyG on the same arrays, with the same learning rate, dropout and choice of the epoch."""
     convolution = pytest.importorskip("torch_geometric.nn").GCNConv
     torch.manual_seed(seed)
     graph = {key: torch.from_numpy(value) for key, value in arrays(seed, name).items()}
@@ -80,7 +80,7 @@ def gcn_of_pyg(seed: int, name: str) -> float:
 
 
 def test_gcn_is_that_of_pyg(tmp_path: Path) -> None:
-    """Of few nodes: two seeds tell that weights decide, the long test how well."""
+    """The graph is small. Two seeds show that weights decide; the long test shows how well."""
     for name in ("telling", "ones"):
         scores = [(trained("gcn", seed, name, tmp_path, *FULL), gcn_of_pyg(seed, name)) for seed in (0, 3)]
         ours, pyg = map(fmean, zip(*scores, strict=True))

@@ -1,4 +1,4 @@
-"""DistDGL beside ours on emulated hosts: sampling and fetching of features, without a model, one server and one trainer a host.
+"""DistDGL on the same emulated hosts as Graphmill: sampling and fetching of features, without a model, with one server and one trainer on each host.
 
     partition FOLDER GRAPH.npz HOSTS              GRAPH.npz: src, dst (int), feat [n, d], label [n], roots (ids of the training nodes)
     commands FOLDER HOSTS BATCH_SIZE EPOCHS       prints a line `HOST: COMMAND` for each server and client

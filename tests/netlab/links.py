@@ -39,7 +39,8 @@ from tests.netlab.ray_hosts import REPOSITORY, RayHosts
 
 PEER = REPOSITORY / "tests" / "netlab" / "distdgl_peer.py"
 LOOK_S = 10.0  # at batches, for what the model says
-TCP_SHARE = 0.94  # of a link's rate that `python -m benchmarks transport` reaches at 1 Gb/s: 150,000 rows of 413 bytes in 0.53 s
+# Share of a link's rate that `python -m benchmarks transport` reaches at 1 Gb/s: 150,000 rows of 413 bytes in 0.53 s.
+TCP_SHARE = 0.94
 OURS = ("ray::PartitionServer", "ray::load_batches")  # what Ray calls the processes
 COLUMNS = {
     "way": "",
@@ -66,7 +67,10 @@ def turn(
     names: Sequence[str],
     count: int,
 ) -> dict[str, float]:
-    """Starts `servers`, then `clients`, and measures between the warm-up and the end of `count` loaders. `names`: what the processes that count are called."""
+    """Starts `servers`, then `clients`, and measures from the end of the warm-up to the end of `count` loaders.
+
+    `names`: names of the processes whose CPU time counts.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     for old in folder.iterdir():
         if re.fullmatch(r"(warm|done)\d+|go|stop", old.name):  # of the turn before
@@ -120,7 +124,7 @@ def turn(
 
 
 def predicted(needs: Needs, graph: StoredGraph, hosts: int, way: Way, gigabits: float, threads: int) -> dict[str, Any]:
-    """What the cost model says of a batch of the host that asks for most, as `--plan` does."""
+    """The cost model's prediction for a batch of the host with the most bytes, as `--plan` makes it."""
     rows, dtype = graph.manifest.feature_rows, graph.manifest.feature_rows.dtype
     loaders = hosts * way.loaders
     setup = Setup(
@@ -175,7 +179,7 @@ def peer_graph(graph: StoredGraph, path: Path, count: int) -> None:
 
 
 def prepared(shared: Path, said: argparse.Namespace, count: int, way: Way) -> StoredGraph:
-    """The graph in a partition for each host."""
+    """The graph with one partition for each host."""
     url = shared / f"graph-{said.nodes}-{said.degree:g}-{count}-{way.partitioner}-{way.feature_dtype}"
     if not url.exists():
         source = SyntheticGraph(SyntheticOptions(num_nodes=said.nodes, mean_degree=said.degree))
@@ -196,7 +200,7 @@ def prepared_for_peer(shared: Path, said: argparse.Namespace, count: int) -> Pat
 
 
 def models(said: argparse.Namespace, count: int, shared: Path) -> dict[str, list[dict[str, Any]]]:
-    """Of each of our ways, what the cost model says at each rate."""
+    """For each of our ways, the cost model's prediction at each rate."""
 
     @cache
     def needs(partitioner: str, loaders: int) -> Needs:
@@ -240,7 +244,7 @@ def peer_turn(hosts: Hosts, said: argparse.Namespace, shared: Path) -> dict[str,
 
 
 def rows(said: argparse.Namespace, count: int, shared: Path) -> list[dict[str, Any]]:
-    """All turns on so many hosts."""
+    """All turns on this number of hosts."""
     expected, found = models(said, count, shared), []
     with Hosts(count, shared=[shared, REPOSITORY]) as hosts:  # compiled loops lie in the checkout
         cluster = RayHosts(hosts)

@@ -1,4 +1,4 @@
-"""The commands that the product is for, as a user gives them to a cluster: `python -m tests.netlab.mission --hosts 1 2 4 --out runs/mission`.
+"""The main commands of the product, given to a cluster as a user gives them: `python -m tests.netlab.mission --hosts 1 2 4 --out runs/mission`.
 
 On each number of emulated hosts, by `ray job submit` on the first: products_geco with neighbor sampling and with the random partition, PPGT on
 Node2Subgraph's subgraphs, and molecules with TokenGT; one worker a host, partitions on the hosts' own disks, four micro-batches a step. With --what jobs sweeps,
@@ -68,7 +68,7 @@ class Row:
 
 
 def submit(cluster: RayHosts, script: str, *words: str, within_s: float = JOB_S) -> tuple[float, str]:
-    """Seconds and output of a job given to the cluster as README says; RuntimeError with its output if it fails."""
+    """Submits a job to the cluster as README says. Returns seconds and output; raises RuntimeError with the output if it fails."""
     begun = time.monotonic()
     command = ["ray", "job", "submit", "--address", DASHBOARD, "--working-dir", str(REPOSITORY), "--", "python"]
     done = cluster.run(
@@ -85,12 +85,12 @@ def submit(cluster: RayHosts, script: str, *words: str, within_s: float = JOB_S)
 
 
 def shortest_epoch_s(run: Path) -> float:
-    """Training alone, of the epochs after the first, which warms up."""
+    """Seconds of the shortest epoch after the first, training only. The first epoch warms up."""
     return min(json.loads(line)["train_s"] for line in (run / "metrics.jsonl").read_text().splitlines()[1:])
 
 
 def rows(count: int, shared: Path, what: Sequence[str]) -> list[Row]:
-    """The jobs, or sweeps, or both on `count` hosts."""
+    """Runs the jobs, the sweeps, or both, on `count` hosts."""
     found = []
     with Hosts(count, shared=[shared, REPOSITORY]) as hosts:
         cluster = RayHosts(hosts, takes_jobs=True)

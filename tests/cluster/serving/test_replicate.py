@@ -70,7 +70,7 @@ def test_what_the_disk_has_lost_comes_from_the_origin_again(origin, tmp_path):
 
 
 def held(options: ServerOptions, graph: StoredGraph):
-    """The first partition of a graph, opened through this process's use of the cache."""
+    """Copies the graph to the cache of these options, and holds its first partition there."""
     cache = options.disk_cache
     assert cache is not None
     return cache.holding(cache.copy_of(graph), [0])

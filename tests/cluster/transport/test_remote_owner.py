@@ -633,7 +633,7 @@ class Proxy:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def passed(self, data: bytearray, seen: bytearray, left: list[int]) -> bool:
-        """Changes the data after the first `seen` bytes of a stream, and returns whether the connection then ends."""
+        """Changes the data that follow the bytes `seen` of a stream, and returns whether the connection then ends."""
         return False
 
     def bytes_of_connection(self) -> int:
