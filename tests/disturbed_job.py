@@ -34,9 +34,10 @@ STORE = Path("data", "synthetic-1500-seed0-ldg2")  # Relative to the folder in w
 
 
 class Job:
-    """One run of the job, or of another `command`, in a separate process session.
+    """One run of the job, or of another `command`, in a separate process session. With `output`, its output goes to this file and may be long.
 
-    `flags`: names and values, over those of FLAGS. `head`: the Ray that it runs on, else one of its own.
+    `flags`: names and values that override FLAGS. `head`: the Ray on which the job runs; None: the job starts its own
+    Ray.
     """
 
     def __init__(

@@ -1,7 +1,8 @@
 """A filesystem that fails one call below a folder: the k-th open, read, write, sync, rename, link, listing, removal or map of a file.
 
-Calls of Python are counted: of `os`, of `open` and its files, and of what Arrow, NumPy and safetensors would do themselves, which here read and write through
-`open`. Files elsewhere, such as modules that are imported, are left alone.
+Counted calls are Python's calls of `os`, of `open` and of its files. Arrow, NumPy and safetensors normally read and
+write by themselves; here they use `open`, so that their calls count, too. Files outside the folder, such as imported
+modules, are not affected.
 """
 
 import builtins

@@ -35,7 +35,8 @@ def run_job(
 ) -> subprocess.CompletedProcess[str]:
     """Runs `main` with this command line in `cwd`; returns its exit status and what it printed.
 
-    Reports have no drawings, which would take a third of a small run's time: tests/jobs/test_report.py draws.
+    Reports have no drawings, because these would take a third of a small run's time. tests/jobs/test_report.py tests
+    the drawings.
     """
     out, err = io.StringIO(), io.StringIO()
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):

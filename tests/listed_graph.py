@@ -1,7 +1,8 @@
 """Graphs as plain Python lists, plain and typed, for tests: a source that cuts its chunks as it likes, random examples, and what ingestion should make.
 
-`expected_graph` is the slow reference of `graphmill.storage.ingestion.ingest`; `stored_graph` reads partitions back into the same form. Both speak of
-original ids alone, so neither knows of partitions. `expected_lists` and `stored_lists` are the same of a typed graph, part by part.
+`expected_graph` is the slow reference of `graphmill.storage.ingestion.ingest`; `stored_graph` reads partitions back
+into the same form. Both use only original ids, so their results do not depend on partitions. `expected_lists` and
+`stored_lists` do the same for a typed graph, part by part.
 """
 
 import math

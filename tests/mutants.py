@@ -1,13 +1,14 @@
-"""Would a test notice? Draws small faults in product lines and runs the tests that import the module: `python -m tests.mutants`.
+"""Checks if tests notice small faults: draws faults in product lines, and runs the tests that import the module:
+`python -m tests.mutants`.
 
     python -m tests.mutants --count 60 --seed 0 --out runs/mutants        under an hour on one core
 
-A mutant is one changed expression or a left-out statement of a line drawn at random. It is made in a copy of the checkout (of HEAD), and the files
-of `make test` that import its module, or where there is none a module that imports it, are run until one fails: without tests marked `ray`,
-`slow` or `long`. A failure counts only where the same test passes without the mutant. A mutant that no test notices is either missed, or its line
-is not run by these tests at all: then another one is drawn in its place. One that takes more than
---limit-s processor seconds without a failure is undecided.
-The list is kept as results.md and results.json under --out; a run that is started again goes on.
+A mutant is a random line with one changed expression or one statement left out, in a copy of the checkout (of HEAD).
+The test files of `make test` that import its module run until one fails, without tests marked `ray`, `slow` or `long`.
+If no test file imports the module, the test files of the modules that import it run. A failure counts only if the same
+test passes without the mutant. If no test notices a mutant, it is "missed". If these tests do not run its line at all,
+another mutant is drawn instead. A mutant that takes more than --limit-s processor seconds without a failure is
+"undecided". The list is written to results.md and results.json under --out. A run that is started again continues.
 """
 
 import argparse

@@ -1,6 +1,6 @@
 """A real `ray start --head` for tests, with a separate directory, ports and token. Nothing of it remains at the end.
 
-Nothing here touches another Ray on the machine: no fixed port, no shared `/tmp/ray`, no `ray stop`.
+It does not affect another Ray on the machine: it uses no fixed port, no shared `/tmp/ray` and no `ray stop`.
 """
 
 import contextlib
@@ -65,7 +65,8 @@ def start_ray_head(
     """Starts a head node and yields once it is up, and its dashboard answers; `RAY_AUTH_TOKEN_PATH` must name the token to use.
 
     Raises:
-        RuntimeError: it ended, or did not answer within START_TIMEOUT_S, STARTS times; with the end of its output.
+        RuntimeError: STARTS times it ended or did not answer within START_TIMEOUT_S; the message has the end of its
+        output.
     """
     for further in reversed(range(STARTS)):
         with contextlib.ExitStack() as stack:

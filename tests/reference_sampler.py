@@ -1,6 +1,7 @@
 """Slow reference samplers: Python integers, dicts and lists, over `tests.listed_graph.NodeRow`s.
 
-It pins the numbers of every draw: whoever changes them changes all runs of all users, and should mean to.
+It fixes the random numbers of every draw. A change of these numbers changes all runs of all users, so it must be
+intended.
 """
 
 from dataclasses import dataclass

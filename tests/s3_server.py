@@ -14,7 +14,7 @@ import pytest
 def s3_bucket(*, through: Callable[[Any], Any] | None = None) -> Iterator[str]:
     """A new bucket's URL; the environment says where the server is, for child processes too.
 
-    `through` may put something around the server, a WSGI application: that may have several requests at once in hand.
+    `through` may wrap the server, a WSGI application. The wrapper may handle several requests at the same time.
     """
     pytest.importorskip("s3fs")
     pytest.importorskip("moto.server")

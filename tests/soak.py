@@ -2,10 +2,12 @@
 
     python -m tests.soak --folder runs/soak --epochs 2400 --every-s 30
 
-Two runs of the job of tests/disturbed_job.py go on side by side, one of them disturbed: at random times, a random partition server or
-worker is killed. Every ten seconds the memory of each kind of process is taken (private and written to: what others share, as the text of programs, would count once they end). At the end it
-prints what must hold, and exits with 1 where something does not: equal outcomes, memory without a slope beyond its noise, and no
-process, shared-memory segment or temporary file left. FOLDER/soak.json keeps the figures. Not among the tests: it takes its hour.
+Two runs of the job of tests/disturbed_job.py train at the same time. In one of them a random partition server or worker
+is killed at random times. Every ten seconds the memory of each kind of process is measured. Only private, written
+memory counts, because shared memory such as program text would count only after the other processes end. At the end it
+prints the checks, and exits with 1 if one fails: equal results, no growth of memory beyond its noise, and no process,
+shared-memory segment or temporary file left. FOLDER/soak.json has the figures. It is not a part of the tests, because
+it takes an hour.
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """Simulates a table's workers and owners in one thread, with lost, repeated and late messages and dying owners, as a function of a seed.
 
-Workers are generators that yield instead of waiting. The network may deliver a message again at once (its reply was lost), keep a copy and deliver it
-later, and kill the owner before or after.
+Workers are generators that yield instead of waiting. The network may deliver a message twice (because its reply was
+lost), or keep a copy and deliver it later. It may kill the owner before or after a delivery.
 """
 
 import random

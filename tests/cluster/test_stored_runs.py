@@ -1,4 +1,8 @@
-"""A run's directory, in a folder and on object stores."""
+"""A run's directory, in a folder and on object stores.
+
+Checkpoints are complete or absent, records occur once and in order, one driver trains at a time, and no foreign files
+are removed.
+"""
 
 import json
 import os

@@ -1,8 +1,8 @@
 """The readers of foreign bytes: one fuzzing target for each kind of file.
 
-A target lays out a valid folder once and puts the bytes under test in place of one of its files; size and checksum in the manifest are
-then those of the bytes, so that reading gets past them. Bytes are either read or refused with a GraphmillError; anything else is
-a finding, as are a hang and more memory than the bytes can explain.
+A target writes a valid folder once and replaces one of its files by the tested bytes. The manifest gets the size and
+the checksum of these bytes, so that reading does not stop there. The bytes must be read or refused with a
+GraphmillError. Any other error is a finding. So is a hang, and so is more memory than the bytes can explain.
 """
 
 import hashlib

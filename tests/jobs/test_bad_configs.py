@@ -1,7 +1,7 @@
 """Every job with options or files that cannot work: one line, an exit status other than 0, and no written file.
 
-Rows run in this process, for a Python process with torch costs seconds; one row of every job runs once more as a user would start it,
-and must say the same.
+Rows run in this process, because a new Python process with torch costs seconds. One row of every job also runs as a
+user would start it, and must print the same message.
 """
 
 import importlib

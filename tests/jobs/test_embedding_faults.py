@@ -81,7 +81,7 @@ def test_a_worker_and_an_owner_that_are_killed_change_nothing(undisturbed, tmp_p
 
 
 def test_an_asynchronous_table_trains_resumes_and_predicts_and_outlives_an_owner(tmp_path, ray_head):
-    """The rows depend on the order in which gradients arrive, so losses are not compared bit for bit."""
+    """The rows depend on the order in which gradients arrive. So the run is not repeated, and its losses are not compared bit for bit."""
     run, words = tmp_path / "run", (*TABLE, "--embeddings.mode", "async", "--embeddings.owners", "2")
     job = start(run, *words, "--fit.epochs", "12", head=ray_head)
     job.wait_for_epochs(3)

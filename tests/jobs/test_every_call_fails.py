@@ -1,6 +1,7 @@
 """Each call of the filesystem fails once, while a graph is ingested, a checkpoint saved and read, and a run predicts.
 
-What was there is whole, or what was to come is; the error is one line; and the same command then succeeds.
+Afterwards either the old files or the new files are complete, the error is one line, and the same command succeeds when
+it is repeated.
 """
 
 import json

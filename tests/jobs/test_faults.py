@@ -1,8 +1,9 @@
 """A training job is disturbed on real processes. After each fault its curve and weights equal the undisturbed run's, bit for bit.
 
-Every kind of fault strikes a run of its own, a few epochs after the start. Some it survives; after others it ends with one clear line, and
-`--run.resume` continues it. `--long` adds those that take minutes each; `DISTURBED_EPOCHS=160 pytest --fault-times 10` strikes ten times in a
-row: where a fault ends the run, each time the run that was resumed.
+Every kind of fault is tried in a separate run, a few epochs after the start. The run survives some faults. After other
+faults it ends with one clear line, and `--run.resume` continues it. `--long` adds faults that take minutes each.
+`DISTURBED_EPOCHS=160 pytest --fault-times 10` repeats each fault ten times in a row; if the fault ends the run, each
+time in the resumed run.
 """
 
 import contextlib

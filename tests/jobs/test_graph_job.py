@@ -1,4 +1,4 @@
-"""Jobs over many graphs: the baselines' definitions, bad input in one line, training of all models, resumes and predictions."""
+"""Jobs over many graphs: baselines follow their definitions, bad input ends early in one line, all models train, and a run resumes and predicts."""
 
 import json
 import re

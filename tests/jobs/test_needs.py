@@ -1,4 +1,4 @@
-"""The bytes and requests that `--plan` predicts for a host's workers are compared with their loaders' counts."""
+"""The bytes and requests that `--plan` predicts for a host's workers are compared with their loaders' counts: by plan, with shared rows, and by locality groups."""
 
 import numpy as np
 import pytest

@@ -1,6 +1,6 @@
 """Every model and every job's loop on a pretended GPU (tests/pretend_cuda.py): training, checkpoint, resume, evaluation, prediction.
 
-No device is mixed with another, what a run draws follows from its position, and the numbers are the CPU's.
+Devices are not mixed, the random draws of a run depend only on their position, and the numbers equal the CPU's.
 """
 
 from collections.abc import Callable, Iterator, Mapping

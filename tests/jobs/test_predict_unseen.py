@@ -205,7 +205,10 @@ def test_other_categories_are_not_read_as_the_run_s(tmp_path):
 
 
 def test_typed_tables_are_predicted_as_if_stored_with_the_first(tmp_path):
-    """Words, columns, types and relations have another order, and there are new words. The scores equal those of the run's own tables."""
+    """Words, columns, types and relations have another order, and there are new words.
+
+    Nodes outside the training rows have the scores of the run's own tables.
+    """
     rng, own, later = np.random.default_rng(3), range(60), range(60, 90)
     papers, authors = [], []
     for i in (*own, *later):

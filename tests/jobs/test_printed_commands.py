@@ -1,7 +1,7 @@
 """Commands in README.md, the site's home and the guides run as printed, twice in a row, with exit status 0.
 
-A block runs in a folder of its own that looks like a checkout with its environment. What is not run, or not quite as written, is listed
-with its reason, and nothing else is.
+Each block runs in a separate folder that looks like a checkout with its environment. Blocks that are not run, or are
+changed before the run, are listed with the reason. The list has no other blocks.
 """
 
 import os

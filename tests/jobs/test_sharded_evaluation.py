@@ -1,8 +1,9 @@
 """Full evaluation sharded over real gloo processes: predictions and scores of one process that has the whole graph.
 
-Predictions of models that read other nodes through sums over in-edges alone are compared to the bit: each sum adds the same numbers in the
-same order. Those of models with a global term (GECO's transforms, Primphormer's and Performer's sums over all nodes) are compared up to
-rounding; Primphormer's among 2, 3 and 4 processes to the bit, for its sums are those of fixed blocks of rows.
+Some models read other nodes only through sums over in-edges. Their predictions are compared to the bit, because each
+sum adds the same numbers in the same order. Models with a global term (GECO's transforms, Primphormer's and Performer's
+sums over all nodes) are compared up to rounding. Primphormer's predictions of 2, 3 and 4 processes are compared with
+each other to the bit, because its sums are over fixed blocks of rows.
 """
 
 from collections.abc import Callable
@@ -160,7 +161,7 @@ def with_edges(batch: TorchBatch, router: Router) -> TorchBatch:
 
 
 class Cases:
-    """For every model, the ids and the predictions of a worker."""
+    """For every model, the ids that a worker predicts, and their predictions."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder

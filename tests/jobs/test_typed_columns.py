@@ -1,4 +1,7 @@
-"""Edge features, embeddings and stored encodings in runs on a typed graph. Each alone shows the classes."""
+"""Edge features, embeddings and stored encodings in runs on a typed graph.
+
+Each alone shows the classes, and runs resume and predict with them.
+"""
 
 from pathlib import Path
 

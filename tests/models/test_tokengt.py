@@ -249,7 +249,7 @@ def test_initial_values():
 def switch_attention(model: TokenGT, attention: Literal["softmax", "performer"], **options: Any) -> TokenGT:
     """Returns a model with the same weights and the other attention; `options` override other fields of the config.
 
-    Only Performer's projections differ between the two state dicts. Raises RuntimeError where an option changes shapes.
+    Only Performer's projections differ between the two state dicts. Raises RuntimeError if an option changes shapes.
     """
     switched = TokenGT(replace(model.config, attention=attention, **options))
     switched.to(next(model.parameters()))

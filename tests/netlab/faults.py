@@ -3,9 +3,10 @@
     python -m tests.netlab.faults --times 5 --out runs/faults            # all of them, half a day on two cores
     python -m tests.netlab.faults --times 1 --out runs/faults --only head disk
 
-Two emulated hosts train products_geco; see tests/netlab/lab.py. Every strike is a line of OUT/results.jsonl, and one that is there is not
-repeated, so the command may be interrupted and given again. OUT/results.md is the table. A run must go on to the losses of the undisturbed
-run, or end within its time with one line that names the host and the command that resumes, and the resumed run must have those losses.
+Two emulated hosts train products_geco; see tests/netlab/lab.py. Every trial is a line of OUT/results.jsonl. Trials in
+this file are not repeated, so the command may be interrupted and given again. OUT/results.md is the table. A run must
+continue to the losses of the undisturbed run, or end in time with one line that names the host and the command to
+resume. The resumed run must then have the same losses.
 """
 
 import argparse

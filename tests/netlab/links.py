@@ -1,14 +1,16 @@
 """Minibatches over links, without a model: `python -m tests.netlab.links --hosts 4 --rates 1gbit --ways off plan --out runs/links`.
 
-On each number of emulated hosts, a partition server and a loader on each host make batches of a synthetic graph: nodes and rows by neighbor sampling, --threads
-batches at a time, in each of --ways (`tests.netlab.link_loaders.WAYS`): without a plan; with rows by plan and room for a fifth of all; from ldg partitions with roots by
-locality groups; stored as float16 or int8; with two loaders a host. Ways take turns on the same hosts. Each loads an epoch, which fills what a plan keeps, and then the
-epochs that are measured; the plan knows as many batches at their end as at their beginning. `distdgl` is DistDGL (`tests.netlab.distdgl_peer`) on the same hosts and graph, run
-by --peer-python, an interpreter that has it. Beside what was measured stands what `--plan` says (`graphmill.jobs.plan.settings_search`, its rates as they are, the cores
-shared by the hosts); --prepare makes the graphs and says that alone.
-
-Seconds are a loader's for a batch of its own. A batch's CPU time is that of the loaders and servers of all hosts together, over the batches of all; `planner %` is the
-plan's share of the CPU time of a loader's process. Prints a table, kept as results.md under --out.
+For each number of emulated hosts, each host has a partition server and a loader. They make batches of a synthetic graph
+by neighbor sampling, --threads batches at a time. Each of --ways (`tests.netlab.link_loaders.WAYS`) is measured:
+without a plan; with rows by plan and room for a fifth of all rows; from ldg partitions with roots by locality groups;
+with rows stored as float16 or int8; with two loaders on a host. The ways take turns on the same hosts. Each way loads
+one epoch to fill its cache, and then the measured epochs; the plan knows as many batches at their end as at their
+beginning. `distdgl` is DistDGL (`tests.netlab.distdgl_peer`) on the same hosts and graph; --peer-python is an
+interpreter that has it. Next to the measured figures the table has the prediction of `--plan`
+(`graphmill.jobs.plan.settings_search`, with unchanged rates and the cores shared by the hosts). --prepare makes the
+graphs and prints only the prediction.  Seconds are the time of one loader for one of its batches. A batch's CPU time is
+the CPU time of the loaders and servers of all hosts, divided by the number of all batches. `planner %` is the plan's
+share of the CPU time of a loader's process. Prints a table, which is also written to results.md under --out.
 """
 
 import argparse

@@ -1,8 +1,10 @@
 """The main commands of the product, given to a cluster as a user gives them: `python -m tests.netlab.mission --hosts 1 2 4 --out runs/mission`.
 
-On each number of emulated hosts, by `ray job submit` on the first: products_geco with neighbor sampling and with the random partition, PPGT on
-Node2Subgraph's subgraphs, and molecules with TokenGT; one worker a host, partitions on the hosts' own disks, four micro-batches a step. With --what jobs sweeps,
-sweeps over sizes and workers too. Prints a table, kept as results.md under --out, and fails unless the losses are equal on all numbers of hosts.
+For each number of emulated hosts, `ray job submit` on the first host runs products_geco with neighbor sampling and with
+the random partition, PPGT on Node2Subgraph's subgraphs, and TokenGT on molecules. Each host has one worker and its
+partitions on its own disk; a step has four micro-batches. With --what jobs sweeps it also runs sweeps over sizes and
+workers. Prints a table, which is also written to results.md under --out. Fails unless losses are equal for all numbers
+of hosts.
 """
 
 import argparse

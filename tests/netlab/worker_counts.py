@@ -1,9 +1,11 @@
 """Whether losses and weights depend on the number of workers, or on rows by plan: `python -m tests.netlab.worker_counts --out runs/worker-counts`, about 25 minutes.
 
-Products_geco on four emulated hosts, a partition on each host's own disk, four micro-batches a step: on 1, 2, 3 and 4 workers; with a worker killed; interrupted
-and resumed on other numbers of workers; and elastic, with a host that loses power and returns. Then with rows by plan, room for a fifth of all: on 1, 2 and 4 workers, with a
-worker killed, and interrupted within an epoch. Prints a table, kept as results.md under --out, and fails unless all losses and final weights are equal, bit for bit, and
-planned runs received fewer bytes.
+Products_geco runs on four emulated hosts, with a partition on each host's disk and four micro-batches a step. The runs
+have 1, 2, 3 and 4 workers; a killed worker; an interruption and a resume with another number of workers; and an elastic
+number of workers, with a host that loses power and returns. Then runs with rows by plan and room for a fifth of all
+rows have 1, 2 and 4 workers, a killed worker, and an interruption within an epoch. Prints a table, which is also
+written to results.md under --out. Fails unless all losses and final weights are equal, bit for bit, and planned runs
+received fewer bytes.
 """
 
 import argparse

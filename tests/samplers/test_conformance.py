@@ -1,8 +1,13 @@
-"""What holds for every sampler: one suite for all of them, in process and through partition servers.
+"""Properties of every sampler: one suite for all samplers, in process and through partition servers.
 
-A new sampler is one line of SAMPLERS. Laws: a batch is a function of (epoch, batch) alone; the loader hands batches over in order and
-resumes at any step, in the same data alone; threads, servers and partitions (but where these are the batches) change no byte; ranks share
-an epoch's roots; roots are a split's, all nodes where there are no splits, or given by permanent id; bad arguments are one clear error.
+A new sampler needs one line in SAMPLERS. The properties:
+
+- A batch is a function of (epoch, batch) alone.
+- The loader yields batches in order, and resumes at any step, but only with the same data.
+- Threads, servers and partitions change no byte, unless the partitions are the batches.
+- Ranks divide an epoch's roots among them.
+- Roots are the nodes of a split, all nodes if there are no splits, or nodes given by permanent id.
+- Wrong arguments give one clear error.
 """
 
 from collections.abc import Callable, Iterable, Iterator

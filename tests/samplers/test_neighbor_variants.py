@@ -1,6 +1,6 @@
 """Every way to draw neighbors: its distribution agrees with theory, its edges exist in the source, and batches are the same everywhere.
 
-Statistical tests draw with fixed keys, so they cannot flicker; a chi-square statistic fails below p = 0.001.
+Statistical tests draw with fixed keys, so their results do not vary. A chi-square test fails below p = 0.001.
 """
 
 from dataclasses import replace

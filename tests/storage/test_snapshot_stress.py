@@ -1,6 +1,6 @@
 """Readers during a write, killed writers, and power cuts: every reader gets one complete snapshot.
 
-The short form of each is part of every run; `--long` runs the counts that docs/performance.md reports.
+Every run of the tests has a short form of each test. `--long` runs them as often as docs/performance.md reports.
 """
 
 import contextlib

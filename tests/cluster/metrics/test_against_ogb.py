@@ -1,4 +1,4 @@
-"""Our scores of random predictions equal the scores of OGB's evaluators and of scikit-learn."""
+"""Our scores of random predictions equal the scores of OGB's evaluators and of scikit-learn, with ties, unknown targets and tasks with one answer, in one batch or several."""
 
 import math
 
