@@ -6,9 +6,10 @@ copies, numbers without a dimension in elementwise operations, index tensors). T
 such kernel (integer matrix products). Another stream made the tensor, and nobody waited for it. A collective call gets
 a CPU tensor, as with nccl. `.numpy()` is refused too. Process groups are gloo's, but report that they are nccl's.
 Autocast is CUDA's own. `Pretended.hidden_draws` lists operations that drew from the GPU's default generator, except
-PyTorch's fused attention, which has no other way to draw dropout.  For PyTorch's C++ code a pretended tensor is on the
-meta device with CUDA's dispatch keys, because a build without CUDA cannot handle tensors on CUDA. Python sees cuda:0.
-Real meta tensors cannot be used in the block.
+PyTorch's fused attention, which has no other way to draw dropout.
+
+For PyTorch's C++ code a pretended tensor is on the meta device with CUDA's dispatch keys, because a build without CUDA
+cannot handle tensors on CUDA. Python sees cuda:0. Real meta tensors cannot be used in the block.
 
 Not pretended: the kernels' numbers and speed, memory, asynchrony of the host, several GPUs in a process.
 """

@@ -3,11 +3,14 @@
 Hosts h0, h1, … are connected to one switch. Each has a separate network (10.77.0.1, 10.77.0.2, …; they know each other
 by name), processes, host name, /tmp and /dev/shm. Its disk, /mnt/disk, holds its home and keeps its files during a
 power cut. The machine's other files are visible read-only. `shared` names directories that all hosts may write.
-`readonly` names directories that would otherwise be hidden (a checkout under /tmp).  A link has a rate in each
-direction (`rate`), and can be cut and restored. A host can lose power and start again. Delay and packet loss are not
-emulated. `bytes` counts the bytes at the switch's ports. Large segments pass the switch as one packet, so most TCP/IP
-headers (4 %) are not counted.  Needs root, iproute2 and util-linux. Changes nothing in the machine's own network.
-`why_not()` returns the reason why this machine cannot emulate hosts.
+`readonly` names directories that would otherwise be hidden (a checkout under /tmp).
+
+A link has a rate in each direction (`rate`), and can be cut and restored. A host can lose power and start again. Delay
+and packet loss are not emulated. `bytes` counts the bytes at the switch's ports. Large segments pass the switch as one
+packet, so most TCP/IP headers (4 %) are not counted.
+
+Needs root, iproute2 and util-linux. Changes nothing in the machine's own network. `why_not()` returns the reason why
+this machine cannot emulate hosts.
 """
 
 import contextlib

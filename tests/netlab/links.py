@@ -8,9 +8,11 @@ one epoch to fill its cache, and then the measured epochs; the plan knows as man
 beginning. `distdgl` is DistDGL (`tests.netlab.distdgl_peer`) on the same hosts and graph; --peer-python is an
 interpreter that has it. Next to the measured figures the table has the prediction of `--plan`
 (`graphmill.jobs.plan.settings_search`, with unchanged rates and the cores shared by the hosts). --prepare makes the
-graphs and prints only the prediction.  Seconds are the time of one loader for one of its batches. A batch's CPU time is
-the CPU time of the loaders and servers of all hosts, divided by the number of all batches. `planner %` is the plan's
-share of the CPU time of a loader's process. Prints a table, which is also written to results.md under --out.
+graphs and prints only the prediction.
+
+Seconds are the time of one loader for one of its batches. A batch's CPU time is the CPU time of the loaders and servers
+of all hosts, divided by the number of all batches. `planner %` is the plan's share of the CPU time of a loader's
+process. Prints a table, which is also written to results.md under --out.
 """
 
 import argparse
