@@ -267,7 +267,7 @@ def test_models_and_baselines_score_as_on_plain_columns(tmp_path, model):
 
 
 def write_set(folder: Path, name: str, training: int = 40, seed: int = 0) -> str:
-    """Graphs whose targets show in columns of nodes and edges. With `all`, columns of other scales hold the same values."""
+    """Graphs whose targets show in columns of nodes and edges. With `all`, columns of other scales contain the same information."""
     rng, graphs, part = np.random.default_rng(0), [], np.random.default_rng(seed).permutation(60)
     for _ in range(60):
         n, y = int(rng.integers(3, 8)), rng.normal()

@@ -197,7 +197,7 @@ def task_classes(kind: str) -> int:
 
 
 class Retargeted:
-    """A set with other targets."""
+    """A set of graphs with other targets."""
 
     def __init__(self, store, target) -> None:
         self._store, self.target = store, target
