@@ -170,7 +170,8 @@ class Classification(OwnParts):
     num_classes: int
     metric: str = "accuracy"  # "accuracy", "weighted_accuracy", "macro_f1" or, for two classes, "rocauc"
     label_smoothing: float = 0.0
-    # Weight of each class; the loss is divided by the sum of the targets' weights
+    # Weight of each class. The loss is divided by the sum of the targets' weights, but with `batch_weights` and `one_logit` by the number of targets: the
+    # released code of the benchmarks with one logit (GraphGPS, weighted_cross_entropy) does so.
     class_weight: tuple[float, ...] | None = None
     batch_weights: bool = False  # a class's weight is the share of the targets of other classes in the micro-batch
     one_logit: bool = False  # with two classes: the prediction is the logit of the second class
@@ -198,7 +199,8 @@ class Classification(OwnParts):
         return 1 if self.one_logit else self.num_classes
 
     def weight(self, target: Tensor, row_weight: Tensor | None = None) -> Tensor:
-        known, weights = target >= 0, self._class_weight(target)
+        known = target >= 0
+        weights = None if self.batch_weights and self.one_logit else self._class_weight(target)
         of_rows = known if weights is None else torch.where(known, weights[target.clamp_min(0)], 0.0)
         return _weighted_sum(of_rows.double(), row_weight)
 

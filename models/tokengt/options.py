@@ -7,7 +7,9 @@ from graphmill.core.option_checks import Amount, Count, Positive, Share, Size, c
 from graphmill.models.options.features import Features, Task, check_numeric
 from graphmill.models.options.local import LocalOptions, check_global, check_heads, check_joins
 
-Identifier = Literal["laplacian", "orf", "near_orf", "random", "positive", "orf_first_order", "none"]
+Identifier = Literal[
+    "laplacian", "orf", "near_orf", "random", "positive", "orf_first_order", "random_first_order", "none"
+]
 SLOT = 512  # rows of one column in the code's feature table
 SLOT_CATEGORIES = SLOT - 2  # categories with a row in the last column too
 INIT_STD = 0.02
