@@ -17,7 +17,7 @@ CONSTRAINTS = Path(__file__).resolve().parents[1] / "constraints.txt"
 
 
 def answers() -> tuple[list[dict[str, Any]], str]:
-    """pip-audit's entry for each package, or none and why."""
+    """pip-audit's result for each package, or none with the reason."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "audit.json"
         command = [sys.executable, "-m", "pip_audit", "-r", str(CONSTRAINTS), "--no-deps", "--disable-pip"]

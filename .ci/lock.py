@@ -1,4 +1,4 @@
-"""Makes every file that pins versions, from pyproject.toml and what is installed (`make lock`).
+"""Makes every file that pins versions, from pyproject.toml and the installed packages (`make lock`).
 
     python .ci/lock.py            # constraints.txt from what is installed now, and then the rest from it
     python .ci/lock.py --lists    # only the lists of what a job needs
@@ -19,16 +19,16 @@ ROOT = Path(__file__).resolve().parents[1]
 CONSTRAINTS = ROOT / "constraints.txt"
 LOCK = ROOT / "requirements.lock"
 LISTS = (ROOT / "runtime_env.yaml", ROOT / "docs" / "kuberay-rayjob.yaml")
-EXTRAS = ("s3",)  # graphs and runs of a cluster lie on object stores
+EXTRAS = ("s3",)  # Graphs and runs of a cluster lie on object stores.
 
 
 def canonical(requirement: str) -> str:
-    """The package's name, in lower case and with dashes, of a requirement or a pin."""
+    """The normalised package name (lower case, with dashes) of a requirement or a pin."""
     return re.split(r"[^A-Za-z0-9._-]", requirement)[0].lower().replace("_", "-").replace(".", "-")
 
 
 def needed() -> list[str]:
-    """Names of the packages that a job needs, in pyproject.toml's order."""
+    """Names of the packages that a job needs, in the order of pyproject.toml."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = [requirement for extra in EXTRAS for requirement in project["optional-dependencies"][extra]]
     return [canonical(requirement) for requirement in (*project["dependencies"], *extras)]
@@ -40,7 +40,7 @@ def pins() -> dict[str, str]:
 
 
 def with_list(text: str) -> str:
-    """A YAML file's text with the entries of its one `packages:` made anew. Raises KeyError for a package without a pin."""
+    """The text of a YAML file with new entries in its only list `packages:`. Raises KeyError for a package without a pin."""
     pinned = pins()
     listed = [pinned[name] for name in needed() if name != "ray"]
 
@@ -63,7 +63,7 @@ def write_constraints() -> None:
 
 
 def write_lock() -> None:
-    """Asks the index of uv for the hashes: UV_INDEX_URL, not pip's settings."""
+    """Writes the lock file with hashes from the package index of uv: UV_INDEX_URL, not the settings of pip."""
     words = ["compile", "pyproject.toml", *(f"--extra={extra}" for extra in EXTRAS), "-c", CONSTRAINTS.name]
     made = [
         "--generate-hashes",

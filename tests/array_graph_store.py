@@ -12,7 +12,10 @@ from graphmill.storage.graph_sets.packed_graphs import PackedGraphs
 
 @dataclass(frozen=True)
 class ArrayGraphStore:
-    """Graphs packed in arrays (in memory or mapped): graph i's nodes are rows [node_ptr[i], node_ptr[i + 1]), its edges likewise."""
+    """Graphs packed in arrays (in memory or mapped).
+
+    Graph i has the node rows [node_ptr[i], node_ptr[i + 1]); its edges are packed in the same way.
+    """
 
     node_ptr: np.ndarray  # int64 [num_graphs + 1]
     edge_ptr: np.ndarray  # int64 [num_graphs + 1]

@@ -1,4 +1,4 @@
-"""A headless Chromium under test control, by the DevTools protocol over a pair of pipes: no package, no port."""
+"""A headless Chromium that tests control by the DevTools protocol over two pipes, without a package or a port."""
 
 import fcntl
 import json
@@ -26,13 +26,13 @@ _TIMEOUT_S = 120.0
 
 
 def find_chromium() -> str | None:
-    """The browser's program, where there is one."""
+    """The path of the Chromium program, or None if it is not installed."""
     names = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
     return next((found for name in names if (found := shutil.which(name))), None)
 
 
 class Browser:
-    """One tab. `errors`: what its console holds of errors, and what failed to load; `requests`: all addresses asked for."""
+    """One browser tab. `errors`: errors of the console and failed loads; `requests`: all requested addresses."""
 
     def __init__(self, write: int, read: int) -> None:
         self._write, self._read, self._rest, self._number = write, read, b"", 0
@@ -61,7 +61,7 @@ class Browser:
                 return answer["result"]
 
     def open(self, url: str, width: int, height: int, scheme: str = "light") -> None:
-        """Loads a page at this size, in this colour scheme; returns once it is loaded."""
+        """Loads a page with this window size and colour scheme, and returns when it is loaded."""
         self.errors.clear()
         self.requests.clear()
         self._loaded = False
@@ -73,10 +73,11 @@ class Browser:
         deadline = time.monotonic() + _TIMEOUT_S
         while not self._loaded:
             self._receive(deadline)
-        self.evaluate("new Promise(done => setTimeout(done, 50))")  # what loading left to do may still fail
+        # Requests that continue after the page is loaded may still fail.
+        self.evaluate("new Promise(done => setTimeout(done, 50))")
 
     def evaluate(self, expression: str) -> Any:
-        """The value of a JavaScript expression in the page; promises are waited for."""
+        """Returns the value of a JavaScript expression in the page. Waits for promises."""
         found = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in found, found
         return found["result"].get("value")
@@ -108,7 +109,7 @@ class Browser:
 
 @contextmanager
 def browser(program: str, profile: Path) -> Iterator[Browser]:
-    """Starts the browser with a new profile in the empty folder `profile`, and ends it."""
+    """Starts the browser with a new profile in the empty folder `profile`. Ends it with the block."""
     ours, theirs = os.pipe(), os.pipe()
     # Numbers that 3 and 4 cannot overwrite.
     commands, answers = fcntl.fcntl(ours[0], fcntl.F_DUPFD, 10), fcntl.fcntl(theirs[1], fcntl.F_DUPFD, 10)

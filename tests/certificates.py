@@ -1,4 +1,4 @@
-"""Certificates for tests: an authority, and hosts' certificates that it signs."""
+"""Certificates for tests: an authority, and host certificates that it signs."""
 
 import datetime
 import ipaddress
@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 
 def certificates(folder: Path, addresses: Sequence[str] = ("127.0.0.1",)) -> dict[str, str]:
-    """Ray's TLS variables for a host of these addresses, under an authority of its own, whose files are in `folder`."""
+    """Ray's TLS variables for a host with these addresses. A new authority signs; its files are in `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     authority_key, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
     authority, host = _name("authority"), _name("host")

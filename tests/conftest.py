@@ -1,4 +1,4 @@
-"""What every test shares: the folder of real data sets, one Ray head node, and a Ray token that belongs to this test run alone."""
+"""Fixtures of all tests: the folder of real data sets, one Ray head node, and a separate Ray token for this test run."""
 
 import gc
 import os
@@ -18,14 +18,14 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 
 
 def _use_own_ray_token() -> tempfile.TemporaryDirectory[str]:
-    """Points Ray at a token of our own. Ray reads the mode once, at its first import: so this runs before any test module."""
+    """Sets a separate Ray token. Ray reads the mode once, at its first import, so this function runs before any test module."""
     folder = tempfile.TemporaryDirectory(prefix="graphmill-token-")
     token_file = Path(folder.name, "token")
     token_file.touch(mode=0o600)
     token_file.write_text(secrets.token_hex(32))
     os.environ.pop("RAY_AUTH_TOKEN", None)  # it would win over the file
     os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN_PATH=str(token_file), RAY_USAGE_STATS_ENABLED="0")
-    # A cluster that the developer happens to be logged in to is not ours to test on.
+    # Tests must not run on a cluster that the developer is logged in to.
     for name in ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS"):
         os.environ.pop(name, None)
     return folder
@@ -33,11 +33,13 @@ def _use_own_ray_token() -> tempfile.TemporaryDirectory[str]:
 
 _TOKEN_FOLDER = _use_own_ray_token()
 
-# Processes that share the cores: torch's threads would wait for one another, which takes twice to five times as long. Before torch is imported.
+# The test processes share the cores, and torch's threads would wait for one another, which takes two to five times as
+# long. Set before torch is imported.
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ["OMP_NUM_THREADS"] = "1"
 
-# A shell starts background commands with Ctrl-C ignored, and children inherit that: jobs under test must see it all the same.
+# A shell starts background commands with Ctrl-C ignored, and child processes inherit this. Jobs under test must still
+# receive Ctrl-C.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -59,8 +61,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Fewer examples of each property in the gate."""
-    # An example's time is not judged, and a fixture's folder may serve several.
+    """Reduces the number of hypothesis examples in the gate."""
+    # The time of an example is not limited, and several examples may use the folder of one fixture.
     usual = settings(deadline=None, suppress_health_check=list(HealthCheck))
     settings.register_profile("gate", usual, max_examples=25)
     settings.register_profile("all", usual, max_examples=200)
@@ -77,17 +79,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         long = [item for item in items if item.get_closest_marker("long")]
         config.hook.pytest_deselected(items=long)
         items[:] = [item for item in items if not item.get_closest_marker("long")]
-    # A job joins the Ray that its process is connected to, which takes it ten times as long: what needs none comes first in its file.
+    # A job joins the Ray to which its process is connected, which takes ten times as long. So tests that need no Ray
+    # come first in their file.
     files = {path: place for place, path in enumerate(dict.fromkeys(item.path for item in items))}
     items.sort(key=lambda item: (files[item.path], "shared_ray" in getattr(item, "fixturenames", ())))
     if hasattr(config, "workerinput"):
-        # Of several processes, each takes the next file as it has done one: what takes long comes first.
+        # Several test processes take the files in this order, so the longest files come first.
         files = {item.path for item in items if item.get_closest_marker("ray")}
         items.sort(key=lambda item: item.path not in files)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """In the gate alone: whoever asks for all tests, or for one by its name, has it run. Ray's core runs on every machine."""
+    """Skips tests only in the gate. A run of all tests, or of one test by name, runs them. Ray's core tests run on every machine."""
     needs_ray = item.get_closest_marker("ray") or "ray_head" in getattr(item, "fixturenames", ())
     asked_for = (
         item.config.getoption("long") or item.nodeid in item.config.args or item.get_closest_marker("core") is not None
@@ -102,12 +105,12 @@ def _told(config: pytest.Config) -> str | None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    """Of several processes the first judges for all."""
+    """With several test processes, the first decides for all if the machine is too slow."""
     node.workerinput[_SLOW] = why_too_slow_for_ray()
 
 
 def pytest_collection_finish() -> None:
-    """What is imported by now stays: no garbage collection looks through it again, which takes half a second."""
+    """Excludes all imported objects from garbage collection, which would take half a second each time."""
     gc.collect()
     gc.freeze()
 
@@ -121,7 +124,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_unconfigure() -> None:
-    """The last lines of a run say what failed: whoever sees only the end of a long log has the names."""
+    """Repeats the failed tests in the last lines of the output, because a reader may see only the end of a long log."""
     for line in _FAILED:
         print(f"FAILED {line}")
 
@@ -134,7 +137,7 @@ def _remove_ray_token() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def real_data() -> Path:
-    """The folder of real data sets: GRAPHMILL_TEST_DATA, or `shared/data` beside the checkout."""
+    """The folder of real data sets: GRAPHMILL_TEST_DATA, or `shared/data` next to the checkout."""
     named = os.environ.get("GRAPHMILL_TEST_DATA")
     folder = Path(named) if named else REPOSITORY.parent / "shared" / "data"
     if not folder.is_dir():
@@ -144,8 +147,10 @@ def real_data() -> Path:
 
 @pytest.fixture(scope="session")
 def compiled_loops(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """What partition servers answer with. In a fresh checkout each partition server would compile the same loops, all at once: on a loaded machine for longer than a
-    request waits."""
+    """Compiles the loops that partition servers need.
+
+    In a fresh checkout each server would otherwise compile them at the same time, for longer than a request waits.
+    """
     from graphmill.samplers.access.partition_owner import PartitionOwner
     from graphmill.samplers.access.warm_up import warm_up
     from graphmill.storage.graph import open_graph
@@ -161,14 +166,14 @@ def compiled_loops(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 @pytest.fixture(scope="session")
 def ray_head(compiled_loops: None) -> Iterator[RayHead]:
-    """One real head node for all tests of this process that do not need a Ray of their own."""
+    """One real head node for all tests of this process that do not need a separate Ray."""
     with start_ray_head(num_cpus=4) as head:
         yield head
 
 
 @pytest.fixture(scope="module")
 def shared_ray(ray_head: RayHead) -> Iterator[None]:
-    """Connects this process to the shared head until the module's tests are done; jobs that run in this process use that connection."""
+    """Connects this process to the shared head until the module's tests are done. Jobs that run in this process use this connection."""
     from graphmill.cluster.options import SessionOptions
     from graphmill.cluster.ray.session import LOCAL_RAY_ENVIRONMENT, environment_defaults, ray_session
 

@@ -1,4 +1,4 @@
-"""A small training job on real processes for fault tests: how to start and watch it, and what no fault may change."""
+"""A small training job on real processes for fault tests: how tests start and watch it, and the results that no fault may change."""
 
 import contextlib
 import json
@@ -17,7 +17,8 @@ from tests.ray_head import RayHead
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 JOB = REPOSITORY / "jobs" / "products_geco.py"
-NUM_EPOCHS = int(os.environ.get("DISTURBED_EPOCHS", "40"))  # more for more than a few strikes on one run: 160 for ten
+# Increase it for more than a few faults in one run: 160 for ten.
+NUM_EPOCHS = int(os.environ.get("DISTURBED_EPOCHS", "40"))
 FLAGS = {
     "--data.nodes": "1500",
     "--model.width": "16",
@@ -29,13 +30,14 @@ FLAGS = {
     "--fit.checkpoint_minutes": "0.02",
     "--servers.local_reads": "no",
 }
-STORE = Path("data", "synthetic-1500-seed0-ldg2")  # below the folder that the job runs in
+STORE = Path("data", "synthetic-1500-seed0-ldg2")  # Relative to the folder in which the job runs.
 
 
 class Job:
-    """One run of the job, or that `command` as it is, in a session of its own; with `output`, what it says goes to that file, and may be long.
+    """One run of the job, or of another `command`, in a separate process session. With `output`, its output goes to this file and may be long.
 
-    `flags`: names and values, over those of FLAGS. `head`: the Ray that it runs on, else one of its own.
+    `flags`: names and values that override FLAGS. `head`: the Ray on which the job runs; None: the job starts its own
+    Ray.
     """
 
     def __init__(
@@ -90,7 +92,7 @@ class Job:
         return ray.children(recursive=True)
 
     def ray_logs(self) -> list[Path]:
-        """The log files of the job's own Ray, as long as it runs."""
+        """The log files of the job's Ray, while it runs."""
         for process in self.family():
             with contextlib.suppress(psutil.NoSuchProcess):
                 for argument in process.cmdline():
@@ -99,7 +101,7 @@ class Job:
         return []
 
     def actors(self, name: str) -> list[psutil.Process]:
-        """The live processes of this kind of actor."""
+        """The running processes of this kind of actor."""
         found = []
         for process in self.family():
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -118,7 +120,7 @@ def start(
 
 
 def epochs(run: Path) -> list[dict]:
-    """What the run has recorded of its epochs, times apart."""
+    """The run's records of its epochs, without times."""
     file = run / "metrics.jsonl"
     lines = file.read_text().splitlines() if file.exists() else []
     records = [json.loads(line) for line in lines if line.endswith("}")]
@@ -127,7 +129,7 @@ def epochs(run: Path) -> list[dict]:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What must not depend on any fault."""
+    """The results of a run that must not depend on any fault."""
 
     epochs: list[dict]
     weights: bytes
@@ -144,13 +146,13 @@ class Outcome:
 
 
 def events(run: Path) -> list[dict]:
-    """What has happened, as the driver wrote it down."""
+    """The events that the driver has recorded."""
     file = run / "events.jsonl"
     return [json.loads(line) for line in (file.read_text().splitlines() if file.exists() else [])]
 
 
 def starts(run: Path) -> list[dict]:
-    """The workers' starts: where each began, and how many epochs had to be repeated."""
+    """The starts of the workers: where each began, and how many epochs were repeated."""
     return [event for event in events(run) if event["kind"] == "start"]
 
 

@@ -1,4 +1,4 @@
-"""Owners that answer in this process but are taken for another machine's, and keep what they are asked."""
+"""Owners that answer in this process but count as owners on another machine, and record their requests."""
 
 from graphmill.samplers.access.owners import Owner, Pending
 from graphmill.samplers.access.router import Router, local_router
@@ -27,7 +27,7 @@ class FarOwner:
 
 
 def far_router(graph: StoredGraph, near: tuple[int, ...] = (0,), **options) -> tuple[Router, list[FarOwner]]:
-    """A router to which only the partitions `near` are this process's, and the owners of the others."""
+    """A router that reads only the partitions `near` in this process; and the owners of the other partitions."""
     far: list[FarOwner] = []
 
     def watch(owner: Owner, index: int) -> Owner:

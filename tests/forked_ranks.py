@@ -8,7 +8,7 @@ import torch.multiprocessing
 
 
 def run_ranks(body: Callable[..., None], args: tuple[Any, ...], num_ranks: int) -> None:
-    """Runs `body(rank, *args)` in `num_ranks` processes until all have ended; raises what one of them raised."""
+    """Runs `body(rank, *args)` in `num_ranks` processes until all have ended. Raises the first error of a process."""
     multiprocessing.set_forkserver_preload(
         ["torch.distributed", "graphmill.cluster.training.train_loop"]
     )  # before the first process

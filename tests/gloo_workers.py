@@ -1,4 +1,4 @@
-"""Runs the cases of a module on real gloo processes, started once per module."""
+"""Runs the test cases of a module on real gloo processes, which are started once per module."""
 
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +18,7 @@ DEADLINE = timedelta(seconds=120)
 
 
 def on_workers(body: Callable[[Peers], Any], sizes: Sequence[int] = SIZES) -> dict[int, list[Any]]:
-    """What `body` (tensors and plain values) returned on every worker of groups of these sizes: {size: [by rank]}."""
+    """Results of `body` (tensors and plain values) on every worker, for groups of these sizes: {size: [by rank]}."""
     with tempfile.TemporaryDirectory() as folder:
         run_ranks(_worker, (body, folder, sizes), max(sizes))
         return {
@@ -28,14 +28,14 @@ def on_workers(body: Callable[[Peers], Any], sizes: Sequence[int] = SIZES) -> di
 
 
 def shards_of(num_nodes: int, size: int, *, lopsided: bool) -> Shards:
-    """Even shards; `lopsided`: of more than two, the first and the last are empty."""
+    """Even shards. With `lopsided` and more than two workers, the first and the last shard are empty."""
     if not lopsided or size < 3:
         return Shards.even(num_nodes, size)
     return Shards((0, *Shards.even(num_nodes, size - 2).bounds, num_nodes))
 
 
 def check_parts(parts: Sequence[Mapping[str, Any]], expected: Mapping[str, Any]) -> None:
-    """Of ranks' results: outputs `y` and gradients `x` are together those expected, in float64, and every other tensor is on each rank."""
+    """Checks ranks' results: their outputs `y` and gradients `x` together equal the expected ones in float64, and every other tensor is equal on each rank."""
     for key in ("y", "x"):
         torch.testing.assert_close(torch.cat([part[key] for part in parts]), expected[key], rtol=1e-10, atol=1e-10)
     for key, value in expected.items():

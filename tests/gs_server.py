@@ -16,7 +16,7 @@ import pytest
 
 @contextlib.contextmanager
 def gs_bucket() -> Iterator[str]:
-    """A new bucket's URL; the environment says where the server is, for child processes too."""
+    """The URL of a new bucket. The environment tells the server's address, also to child processes."""
     pytest.importorskip("gcsfs")
     pytest.importorskip("gcp_storage_emulator")
     import gcsfs

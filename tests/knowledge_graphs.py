@@ -1,4 +1,4 @@
-"""A knowledge graph by rule, in the layout of FB15k-237: entities in groups, and relations that lead from one group to another."""
+"""A knowledge graph made by rule, in the layout of FB15k-237: each relation leads from any entity to members of one group."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ RULES = {"next to": lambda g: (g + 1) % NUM_GROUPS, "friend of": lambda g: g, "o
 
 
 def triples(num_entities: int = 120, count: int = 1800, seed: int = 0) -> list[tuple[str, str, str]]:
-    """Different triples in random order; each relation leads to some members of one group."""
+    """Distinct triples in random order. Each relation leads to some members of one group."""
     rng = np.random.default_rng(seed)
     group = np.arange(num_entities) % NUM_GROUPS
     names, found = list(RULES), set[tuple[str, str, str]]()
@@ -22,7 +22,7 @@ def triples(num_entities: int = 120, count: int = 1800, seed: int = 0) -> list[t
 
 
 def write_layout(folder: Path, rows: list[tuple[str, str, str]], held_out: int = 120) -> dict[str, set]:
-    """train.txt, valid.txt and test.txt; returns their triples."""
+    """Writes train.txt, valid.txt and test.txt, and returns their triples."""
     folder.mkdir(parents=True, exist_ok=True)
     cut = len(rows) - 2 * held_out, len(rows) - held_out
     parts = {"train": rows[: cut[0]], "valid": rows[cut[0] : cut[1]], "test": rows[cut[1] :]}

@@ -1,7 +1,8 @@
 """Graphs as plain Python lists, plain and typed, for tests: a source that cuts its chunks as it likes, random examples, and what ingestion should make.
 
-`expected_graph` is the slow reference of `graphmill.storage.ingestion.ingest`; `stored_graph` reads partitions back into the same form. Both speak of
-original ids alone, so neither knows of partitions. `expected_lists` and `stored_lists` are the same of a typed graph, part by part.
+`expected_graph` is the slow reference of `graphmill.storage.ingestion.ingest`; `stored_graph` reads partitions back
+into the same form. Both use only original ids, so their results do not depend on partitions. `expected_lists` and
+`stored_lists` do the same for a typed graph, part by part.
 """
 
 import math
@@ -108,7 +109,7 @@ class NodeRow:
 
 
 def expected_graph(graph: ListedGraph, options: IngestOptions, sources: list[int] | None = None) -> dict[int, NodeRow]:
-    """Original id → node, by the rules of ingestion and nothing but dicts and lists. `sources`: original ids of the type that edges come from, if it is another."""
+    """Original id → node, by the rules of ingestion in dicts and lists. `sources`: original ids of the source type, if it differs."""
     undirected = graph.undirected_once if options.undirected is None else options.undirected
     summed = undirected and not graph.undirected_once and not options.drop_duplicates
     drop_duplicates = options.drop_duplicates or summed
@@ -130,7 +131,7 @@ def expected_graph(graph: ListedGraph, options: IngestOptions, sources: list[int
 
     def listed(lists: dict[int, list[tuple[int, int]]], row: int, with_feature: bool) -> tuple[ListedEdge, ...]:
         kept, seen = [], set()
-        # By time where there is one, then by id; the edge given first comes first among equals.
+        # By time if edges have times, then by id. Among equal edges the first given edge comes first.
         in_order = sorted((times[position] if times else 0, end, position) for end, position in lists[row])
         for time, other_end, position in in_order:
             if drop_duplicates and (time, other_end) in seen:
@@ -170,7 +171,7 @@ def expected_graph(graph: ListedGraph, options: IngestOptions, sources: list[int
 
 
 def is_symmetric(in_edges: dict[int, tuple[ListedEdge, ...]], *, with_columns: bool = True) -> bool:
-    """Whether each edge is there as often as its reverse, with its weight and features."""
+    """True if each edge occurs as often as its reverse, with equal weight and features."""
 
     def numbers(edge: ListedEdge) -> tuple[float, ...]:
         columns = tuple(x for x in (edge.weight, edge.time) if x is not None) + (edge.feature or ())
@@ -182,7 +183,10 @@ def is_symmetric(in_edges: dict[int, tuple[ListedEdge, ...]], *, with_columns: b
 
 
 def stored_graph(graph: StoredGraph, sources: StoredGraph | None = None) -> dict[int, NodeRow]:
-    """Original id → node, as the partitions have it, after every checksum is compared. `sources`: the nodes that neighbor ids name, if they are others."""
+    """Original id → node, as stored in the partitions, after a check of every checksum.
+
+    `sources`: the nodes that neighbor ids name, if they differ.
+    """
     partitions = list(graph.partitions(verify=True))
     permanent = np.concatenate([each.original_id for each in (partitions if sources is None else sources.partitions())])
 
@@ -252,7 +256,7 @@ def typed_source(nodes: dict[str, ListedGraph], relations: dict[Relation, Listed
 def expected_lists(
     nodes: dict[str, ListedGraph], relations: dict[Relation, ListedGraph], options: IngestOptions
 ) -> TypedLists:
-    """By the rules of ingestion; without reverses in a relation of one type."""
+    """The lists by the rules of ingestion, without reverses in a relation within one type."""
     listed = dict(relations)
     if options.undirected:
         for (source, name, target), each in relations.items():
@@ -291,7 +295,7 @@ def _floats(values, dtype=None) -> tuple[float, ...]:
     return tuple(float(value) for value in np.asarray(values, dtype))
 
 
-# Few of them, so that many are equal; the ends of the type too.
+# Few different times, so that many are equal, including the limits of the type.
 TIMES = st.integers(-2, 4) | st.sampled_from((1 - 2**63, 2**63 - 1))
 
 

@@ -33,7 +33,7 @@ class MemoryGraph:
         return list(range(self.num_nodes)) if self.permanent_id is None else self.permanent_id
 
     def lists(self, direction: str) -> list[list[int]]:
-        """Rows of the neighbors of each node, in the stored order: ascending, out-edges after in-edges."""
+        """Rows of each node's neighbors in the stored order: ascending, with out-edges after in-edges."""
         incoming: list[list[int]] = [[] for _ in range(self.num_nodes)]
         outgoing: list[list[int]] = [[] for _ in range(self.num_nodes)]
         for src, dst in sorted(self.edges):
@@ -48,7 +48,7 @@ class MemoryGraph:
 
 @dataclass
 class CountingOwner:
-    """Answers, and keeps what it was asked."""
+    """An owner that answers and records its requests."""
 
     owner: LocalOwner
     requests: list[Request] = field(default_factory=list)
@@ -61,7 +61,7 @@ class CountingOwner:
 def counting_owners(
     graph: MemoryGraph, assignment: Sequence[int] | None = None
 ) -> tuple[Manifest, list[CountingOwner]]:
-    """The manifest, and one owner per partition; assignment[i] is node i's partition (none empty), None: one partition."""
+    """The manifest, and one owner per partition. assignment[i] is node i's partition (none is empty); None: one partition."""
     part_of = [0] * graph.num_nodes if assignment is None else list(assignment)
     split = [SPLIT_TRAIN] * graph.num_nodes if graph.split is None else graph.split
     src, dst = [src for src, _ in graph.edges], [dst for _, dst in graph.edges]
@@ -102,7 +102,7 @@ def memory_router(graph: MemoryGraph, assignment: Sequence[int] | None = None) -
 
 
 def cut(num_nodes: int, num_partitions: int, seed: int = 0) -> list[int]:
-    """A random partition for every node, none empty."""
+    """A random partition for every node; no partition is empty."""
     assignment = np.random.default_rng(seed).integers(0, num_partitions, num_nodes)
     assignment[np.random.default_rng(seed + 1).permutation(num_nodes)[:num_partitions]] = np.arange(num_partitions)
     return assignment.tolist()
@@ -152,7 +152,7 @@ class NodeTable:
 
 @dataclass(frozen=True)
 class EdgeTable:
-    """Edges of one relation: rows of the source, rows of the target, and numbers of theirs."""
+    """Edges of one relation: rows of sources, rows of targets, and numbers of the edges."""
 
     src: list[int]
     dst: list[int]
@@ -178,7 +178,7 @@ class OpenTable:
 
 @dataclass(frozen=True)
 class TypedMemoryGraph:
-    """`cut` tells each node's partition, by type; types that it leaves out lie in the first."""
+    """A typed graph. `cut` has each node's partition by type; missing types lie in the first partition."""
 
     tables: dict[str, NodeTable]
     edges: dict[Relation, EdgeTable]
@@ -194,7 +194,7 @@ class TypedMemoryGraph:
         return tuple(self.edges)
 
     def parted(self, num_partitions: int, seed: int = 0) -> "TypedMemoryGraph":
-        """The same graph, every node in a random partition; some may be empty."""
+        """The same graph with every node in a random partition. Some partitions may be empty."""
         rng = np.random.default_rng(seed)
         cut = {name: rng.integers(0, num_partitions, len(table.ids)).tolist() for name, table in self.tables.items()}
         return replace(self, cut=cut, num_partitions=num_partitions)
@@ -245,7 +245,7 @@ class TypedMemoryGraph:
         order, stored, offsets = self._order(relation.target)
         _, source_id, _ = self._order(relation.source)
         src, dst = np.asarray(edges.src, np.int64), np.asarray(edges.dst, np.int64)
-        # Rows ascend in permanent id; of equal edges the one given first comes first.
+        # Rows ascend in permanent id. Among equal edges the first given edge comes first.
         by_list = np.lexsort((np.arange(len(src)), src, stored[dst]))
         first = np.searchsorted(stored[dst][by_list], np.arange(len(order) + 1))
         parts = []
@@ -287,7 +287,7 @@ class TypedMemoryGraph:
 
 
 def _digest(table: NodeTable | EdgeTable) -> GraphStatistics:
-    """Statistics of which only the digest is the table's own."""
+    """Statistics whose digest is that of the table; all other values are placeholders."""
     nothing: dict[str, Any] = dict.fromkeys(GraphStatistics.__dataclass_fields__)
     digest = hashlib.sha256(repr(table).encode()).hexdigest()
     return GraphStatistics(**nothing | {"edge_fingerprint": digest, "node_digest": digest, "splits": ()})

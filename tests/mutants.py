@@ -1,13 +1,14 @@
-"""Would a test notice? Draws small faults in product lines and runs the tests that import the module: `python -m tests.mutants`.
+"""Checks if tests notice small faults: draws faults in product lines, and runs the tests that import the module:
+`python -m tests.mutants`.
 
     python -m tests.mutants --count 60 --seed 0 --out runs/mutants        under an hour on one core
 
-A mutant is one changed expression or a left-out statement of a line drawn at random. It is made in a copy of the checkout (of HEAD), and the files
-of `make test` that import its module, or where there is none a module that imports it, are run until one fails: without tests marked `ray`,
-`slow` or `long`. A failure counts only where the same test passes without the mutant. A mutant that no test notices is either missed, or its line
-is not run by these tests at all: then another one is drawn in its place. One that takes more than
---limit-s processor seconds without a failure is undecided.
-The list is kept as results.md and results.json under --out; a run that is started again goes on.
+A mutant is a random line with one changed expression or one statement left out, in a copy of the checkout (of HEAD).
+The test files of `make test` that import its module run until one fails, without tests marked `ray`, `slow` or `long`.
+If no test file imports the module, the test files of the modules that import it run. A failure counts only if the same
+test passes without the mutant. If no test notices a mutant, it is "missed". If these tests do not run its line at all,
+another mutant is drawn instead. A mutant that takes more than --limit-s processor seconds without a failure is
+"undecided". The list is written to results.md and results.json under --out. A run that is started again continues.
 """
 
 import argparse
@@ -65,7 +66,7 @@ class Mutant:
 
 
 def changed(node: ast.AST) -> ast.AST | None:
-    """The node with one fault, or None where there is none to make."""
+    """The node with one fault, or None if no fault can be made."""
     other = copy.deepcopy(node)
     match other:
         case ast.Compare(ops=[operator, *_]):
@@ -94,7 +95,7 @@ def changed(node: ast.AST) -> ast.AST | None:
 
 
 def mutants_of(path: str, marker: Path) -> Iterator[Mutant]:
-    """All that can be made of a file; nothing in annotations, assertions, decorators and texts."""
+    """All possible mutants of a file, except in annotations, assertions, decorators and texts."""
     source = (REPOSITORY / path).read_bytes()
     starts = [0]
     for line in source.splitlines(keepends=True):
@@ -132,7 +133,7 @@ def mutants_of(path: str, marker: Path) -> Iterator[Mutant]:
 
 
 def imports_of(path: Path) -> set[str]:
-    """Modules of ours that a file imports, as paths; `from a import b` is a/b.py where there is one."""
+    """Our modules that a file imports, as paths. `from a import b` is a/b.py if this file exists."""
     names = set()
     for node in ast.walk(ast.parse(path.read_bytes())):
         if isinstance(node, ast.Import):
@@ -144,7 +145,7 @@ def imports_of(path: Path) -> set[str]:
 
 
 def tests_by_module(product: Sequence[str]) -> dict[str, list[str]]:
-    """Of each module the test files that import it; of one that none imports, those of the modules that do."""
+    """The test files that import each module. If no test imports it: the test files of the modules that import it."""
     tests = sorted(str(path.relative_to(REPOSITORY)) for path in (REPOSITORY / "tests").rglob("test_*.py"))
     importers: dict[str, set[str]] = defaultdict(set)
     for path in [*tests, *product]:
@@ -157,13 +158,13 @@ def tests_by_module(product: Sequence[str]) -> dict[str, list[str]]:
         while ring and not any(path in tests for path in ring):
             ring = set().union(*(importers[one] for one in ring)) - seen
             seen = seen | ring
-        # First the tests of the module itself, then of its folder: they end most runs soon.
+        # The tests of the module itself come first, then the tests of its folder: most runs fail early in them.
         chosen[module] = sorted(ring & set(tests), key=lambda path: (stem not in path, f"/{folder}/" not in path, path))
     return chosen
 
 
 def copied_checkout(folder: Path) -> Path:
-    """HEAD's files, with the data folders beside them that tests look for."""
+    """A copy of HEAD's files, next to the data folders that tests look for."""
     tree = folder / "tree"
     tree.mkdir()
     archive = subprocess.run(["git", "archive", "HEAD"], cwd=REPOSITORY, capture_output=True, check=True).stdout
@@ -174,7 +175,7 @@ def copied_checkout(folder: Path) -> Path:
 
 
 def run_all(tree: Path, tests: Sequence[str], skipped: Sequence[str], limit_s: float) -> tuple[str, list[str]]:
-    """As `run_tests`, the two likeliest files first: most mutants end there, before the others are imported."""
+    """Calls `run_tests` with the two likeliest files first. Most mutants fail there, before the other files are imported."""
     for part in filter(None, (tests[:2], tests[2:])):
         outcome, failed = run_tests(tree, [*part, *skipped], limit_s)
         if outcome != "passed":
@@ -192,7 +193,9 @@ def run_tests(tree: Path, tests: Sequence[str], limit_s: float) -> tuple[str, li
         sys.path[0] = str(tree)
         sys.argv = ["pytest"]
         os.environ |= {"PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1"}
-        sys.dont_write_bytecode = True  # two mutants of a size may be written within the second that it goes by
+        # Python compares file sizes and times in seconds, and two mutants of equal size may be written within one
+        # second.
+        sys.dont_write_bytecode = True
         for number in (1, 2):
             os.dup2(os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND), number)
         code = pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-m", "not ray and not slow", *tests])
@@ -212,7 +215,7 @@ def run_tests(tree: Path, tests: Sequence[str], limit_s: float) -> tuple[str, li
 
 
 def cpu_seconds(pid: int) -> float:
-    """Of a process and all that it has started: other work on the machine does not count."""
+    """CPU time of a process and of all processes that it started, without other work on the machine."""
     total = 0.0
     with contextlib.suppress(psutil.NoSuchProcess):
         process = psutil.Process(pid)
@@ -223,7 +226,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 def judge(mutant: Mutant, tree: Path, tests: Sequence[str], marker: Path, limit_s: float) -> tuple[str, str]:
-    """("caught", by which test), ("missed", ""), ("not run", "") or ("undecided", "")."""
+    """("caught", name of the test), ("missed", ""), ("not run", "") or ("undecided", "")."""
     file, source = tree / mutant.path, (tree / mutant.path).read_bytes()
     skipped: list[str] = []
     if not tests:

@@ -1,4 +1,4 @@
-"""What another user of this machine can do: commands run as nobody, where the tests run as root."""
+"""The permissions of another user on this machine: commands run as nobody if the tests run as root."""
 
 import os
 import shutil
@@ -13,7 +13,7 @@ needs_root = pytest.mark.skipif(
 
 
 def as_nobody(script: str, *arguments: object, group: int = NOBODY) -> bool:
-    """Whether this shell script succeeds for another user; `$1` and on are the arguments."""
+    """True if this shell script succeeds for another user. Its arguments are `$1` and so on."""
     user = ["setpriv", f"--reuid={NOBODY}", f"--regid={group}", "--clear-groups"]
     command = [*user, "sh", "-c", script, "sh", *map(str, arguments)]
     return subprocess.run(command, cwd="/", capture_output=True, timeout=60).returncode == 0

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from graphmill.models.primitives.graphs import Graphs
 
-# A batch of everything: isolated nodes, a single node, no node, a directed graph, a disconnected one.
+# A batch of all special cases: isolated nodes, a single node, no node, a directed graph, a disconnected one.
 MIXED = (
     networkx.gnp_random_graph(7, 0.4, seed=1),
     networkx.empty_graph(1),
@@ -19,7 +19,7 @@ MIXED = (
 
 
 def packed(*graphs: networkx.Graph) -> Graphs:
-    """The graphs one after another; undirected edges both ways. Nodes must be 0 … n - 1 in each."""
+    """The graphs one after another, with undirected edges in both directions. Nodes of each must be 0 … n - 1."""
     edges, start, node_ptr = [], 0, [0]
     for graph in graphs:
         directed = graph if graph.is_directed() else graph.to_directed()
@@ -30,7 +30,7 @@ def packed(*graphs: networkx.Graph) -> Graphs:
 
 
 def ring(n: int) -> Tensor:
-    """The edges of a ring with a chord, both directions; fewer than two nodes have none."""
+    """The edges of a ring with a chord, in both directions. Fewer than two nodes have no edges."""
     pairs = [(i, (i + 1) % n) for i in range(n)] + [(0, n // 2)] if n > 3 else [(i, i + 1) for i in range(n - 1)]
     edges = torch.tensor(pairs, dtype=torch.long).reshape(-1, 2).t()
     return torch.cat([edges, edges.flip(0)], dim=1)

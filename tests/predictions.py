@@ -1,4 +1,4 @@
-"""Predictions as tests make and read them: the command in this process, its tables, and a run that is interrupted and goes on."""
+"""Helpers for predictions in tests: the command in this process, its tables, and a prediction that is interrupted and continued."""
 
 import json
 import sys
@@ -27,7 +27,7 @@ def scores_of(run: Path) -> dict[str, float]:
 
 
 def go_on_after_an_interruption(run: Path, out: Path, monkeypatch, capsys) -> pa.Table:
-    """Predicts until just before the end, loses a piece and a part, and predicts again; the table."""
+    """Predicts until just before the end, deletes a piece and a part, and predicts again. Returns the table."""
 
     def interrupted(self, summary):
         raise KeyboardInterrupt

@@ -1,14 +1,15 @@
 """Tensors that pretend to be on a GPU: CUDA code runs on the CPU, and fails where CUDA would refuse it.
 
-Inside `pretend_cuda()` a tensor made with device="cuda", or moved there, says that it is on cuda:0 and keeps its numbers on the host. An
-operation that takes it raises RuntimeError where an operand is on the CPU (CUDA's exceptions are allowed: copies, numbers without a
-dimension in elementwise operations, index tensors of an indexing), where its generator is the CPU's, where CUDA has no such kernel (integer
-matrix products), where another stream made it and nobody waited, and where a collective call gets a CPU tensor, as nccl does. `.numpy()` is
-refused too. Process groups are gloo's, and say that they are nccl's. Autocast is CUDA's own. `Pretended.hidden_draws` lists operations that drew from the
-GPU's default generator; PyTorch's fused attention, which has no other way to drop, is not among them.
+Inside `pretend_cuda()` a tensor with device="cuda" reports the device cuda:0 and keeps its numbers on the host. An
+operation on such a tensor raises RuntimeError in five cases. An operand is on the CPU (except where CUDA allows it:
+copies, numbers without a dimension in elementwise operations, index tensors). The generator is the CPU's. CUDA has no
+such kernel (integer matrix products). Another stream made the tensor, and nobody waited for it. A collective call gets
+a CPU tensor, as with nccl. `.numpy()` is refused too. Process groups are gloo's, but report that they are nccl's.
+Autocast is CUDA's own. `Pretended.hidden_draws` lists operations that drew from the GPU's default generator, except
+PyTorch's fused attention, which has no other way to draw dropout.
 
-To PyTorch's C++ a pretended tensor is one on the meta device with CUDA's dispatch keys, since a build without CUDA can do nothing with
-tensors that it believes to be on CUDA. Python sees cuda:0. Real meta tensors cannot be used meanwhile.
+For PyTorch's C++ code a pretended tensor is on the meta device with CUDA's dispatch keys, because a build without CUDA
+cannot handle tensors on CUDA. Python sees cuda:0. Real meta tensors cannot be used in the block.
 
 Not pretended: the kernels' numbers and speed, memory, asynchrony of the host, several GPUs in a process.
 """

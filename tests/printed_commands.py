@@ -1,4 +1,4 @@
-"""The commands that README.md, the site's home and the guides print: code blocks, and commands in backticks."""
+"""Reads the commands that README.md, the site's home and the guides print: code blocks, and commands in backticks."""
 
 import re
 import shlex
@@ -26,7 +26,7 @@ _PROGRAM = re.compile(r"(?:[A-Z_]+=\S+ )*(make|python|pip|ray|sbatch|source|expo
 
 @dataclass(frozen=True)
 class Block:
-    """Some lines of one document that belong together."""
+    """Consecutive lines of one document that belong together."""
 
     document: str
     language: str  # bash, python, text …
@@ -39,7 +39,7 @@ class Block:
 
 
 def blocks(document: str) -> list[Block]:
-    """Fenced blocks, and indented ones that hold commands, in the document's order."""
+    """Fenced blocks, and indented blocks with commands, in the document's order."""
     text = (REPOSITORY / document).read_text()
     found = [(match.start(), match[1], match[2]) for match in _FENCED.finditer(text)]
     rest = _FENCED.sub(lambda match: "\n" * len(match[0]), text)
@@ -51,7 +51,7 @@ def blocks(document: str) -> list[Block]:
 
 
 def written_files() -> dict[str, str]:
-    """The modules and the recipe that guides tell the reader to save, by their names."""
+    """The modules and recipes that guides ask the reader to save, by file name."""
     guides = {name: blocks(f"docs/guides/{name}.md") for name in ("your_model", "your_sampler", "options")}
     code = {name: [one.text for one in guides[name] if one.language == "python"] for name in guides}
     (recipe,) = re.findall(r"<<'END'\n(.*?)^END$", "".join(one.text for one in guides["options"]), re.M | re.S)
@@ -64,12 +64,12 @@ def written_files() -> dict[str, str]:
 
 
 def inline_spans(document: str) -> list[str]:
-    """What stands in backticks, in the text between the blocks."""
+    """Texts in backticks between the blocks."""
     return _INLINE.findall(_FENCED.sub("", (REPOSITORY / document).read_text()))
 
 
 def inline_commands(document: str) -> list[str]:
-    """What stands in backticks and is a command with arguments."""
+    """Texts in backticks that are commands with arguments."""
     return [span for span in inline_spans(document) if _PROGRAM.match(span) and " " in span]
 
 

@@ -1,4 +1,4 @@
-"""Public data sets in their publishers' own files, made small: what a download holds, with the same names, containers and dtypes."""
+"""Small public data sets in the publishers' file layout: the same names, containers and dtypes as a download."""
 
 import gzip
 import json
@@ -41,7 +41,7 @@ def write_set(name: str, root: Path, seed: int = 0) -> Path:
 
 
 def _graph(random: np.random.Generator, num_nodes: int = NUM_NODES) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(edges [2, m] once each with repeats and a self-loop, classes, binary features that tell something of the class)."""
+    """(edges [2, m] once each, with repeats and a self-loop; classes; binary features that partly show the class)."""
     label = np.arange(num_nodes) % NUM_CLASSES
     random.shuffle(label)
     edges = random.integers(0, num_nodes, (2, 4 * num_nodes))
@@ -127,7 +127,7 @@ def saint(folder: Path, random: np.random.Generator, name: str) -> None:
     np.savez(folder / "adj_full.npz", **_csr_parts(adjacency, ""))
     np.save(folder / "feats.npy", feature.astype(np.float64))
     sets = (feature[:, :5] > 0).astype(int)
-    sets[:, 0] = label == 0  # not all of a node's labels stand among its features
+    sets[:, 0] = label == 0  # The features do not contain all labels of a node.
     classes = {str(node): sets[node].tolist() if name == "yelp" else int(label[node]) for node in range(NUM_NODES)}
     (folder / "class_map.json").write_text(json.dumps(classes))
     order = random.permutation(NUM_NODES).tolist()
@@ -146,7 +146,7 @@ PARTS = {"train": 24, "val": 8, "test": 8}  # graphs
 
 
 def _ring(random: np.random.Generator, low: int = 6, high: int = 14) -> tuple[int, torch.Tensor]:
-    """(number of nodes, edges [2, m] both ways): a ring with some chords."""
+    """(number of nodes, edges [2, m] in both directions): a ring with some chords."""
     num_nodes = int(random.integers(low, high))
     node = np.arange(num_nodes)
     chords = random.integers(0, num_nodes, (2, 3))

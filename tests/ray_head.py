@@ -1,6 +1,6 @@
-"""A real `ray start --head` for tests, with its own directory, ports and token; nothing of it is left at the end.
+"""A real `ray start --head` for tests, with a separate directory, ports and token. Nothing of it remains at the end.
 
-Nothing here touches another Ray on the machine: no fixed port, no shared `/tmp/ray`, no `ray stop`.
+It does not affect another Ray on the machine: it uses no fixed port, no shared `/tmp/ray` and no `ray stop`.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from pathlib import Path
 import psutil
 
 START_TIMEOUT_S = 120.0
-STARTS = 3  # Ray itself gives up after 30 s, which a loaded machine can miss
+STARTS = 3  # Ray itself stops waiting after 30 s, which can be too short on a loaded machine.
 STOP_TIMEOUT_S = 10.0
 SLOW_IMPORT_S = 2.5  # of Ray, in a fresh process
 
@@ -65,7 +65,8 @@ def start_ray_head(
     """Starts a head node and yields once it is up, and its dashboard answers; `RAY_AUTH_TOKEN_PATH` must name the token to use.
 
     Raises:
-        RuntimeError: it ended, or did not answer within START_TIMEOUT_S, STARTS times; with the end of its output.
+        RuntimeError: STARTS times it ended or did not answer within START_TIMEOUT_S; the message has the end of its
+        output.
     """
     for further in reversed(range(STARTS)):
         with contextlib.ExitStack() as stack:
@@ -84,7 +85,10 @@ def start_ray_head(
 
 @contextlib.contextmanager
 def one_at_a_time() -> Iterator[None]:
-    """Of all test processes: heads that start side by side take so long that Ray gives up each, and loops are compiled once."""
+    """A lock of all test processes.
+
+    If heads start at the same time, each takes so long that Ray gives up; also loops are compiled only once.
+    """
     with open(Path(tempfile.gettempdir(), f"graphmill-ray-start-{os.getuid()}"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
@@ -93,13 +97,14 @@ def one_at_a_time() -> Iterator[None]:
 @contextlib.contextmanager
 def _one_start(num_cpus: int, object_store_bytes: int, dashboard: bool) -> Iterator[RayHead]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("COV_")}
-    # Ray's workers give way to every other process by default: beside other work on the machine, tests would wait for minutes.
+    # By default Ray's workers have a lower priority than all other processes. On a busy machine tests would wait for
+    # minutes.
     environment["RAY_worker_niceness"] = "0"
     environment["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), environment.get("PATH", "")])
     if environment.get("RAY_AUTH_MODE") != "token" or not environment.get("RAY_AUTH_TOKEN_PATH"):
         raise RuntimeError("start_ray_head needs RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH; see tests/conftest.py")
     environment["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = (
-        "0"  # it listens on the loopback address alone, and clients may name it
+        "0"  # It listens only on the loopback address, and clients may name this address.
     )
     # Sockets lie below it, and their paths have at most 107 bytes: pytest's tmp_path is too long.
     folder = Path(tempfile.mkdtemp(prefix="gm-head-", dir="/tmp"))
@@ -108,7 +113,7 @@ def _one_start(num_cpus: int, object_store_bytes: int, dashboard: bool) -> Itera
     command = [
         *(str(Path(sys.executable).with_name("ray")), "start", "--head", "--block", "--disable-usage-stats"),
         *("--node-ip-address=127.0.0.1", f"--port={head_port}"),
-        # Only the processes that tests use: the others start for as long, and take a share of each second.
+        # Only the processes that tests use: the other ones take as long to start, and use a share of each second.
         *("--no-monitor", "--include-log-monitor=false"),
         *(
             f"--include-dashboard={str(dashboard).lower()}",
@@ -122,7 +127,7 @@ def _one_start(num_cpus: int, object_store_bytes: int, dashboard: bool) -> Itera
     ]
     output = folder / "ray-start.log"
     with output.open("wb") as sink:
-        # A session of its own: Ctrl-C in the terminal reaches pytest, which then ends it in order.
+        # A separate session: Ctrl-C in the terminal reaches only pytest, which then ends Ray in order.
         popen = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, env=environment, start_new_session=True
         )
@@ -137,7 +142,7 @@ def _one_start(num_cpus: int, object_store_bytes: int, dashboard: bool) -> Itera
 
 
 def _free_ports(count: int) -> list[int]:
-    """Ports that were free just now; all sockets are held open together, so that they differ."""
+    """Ports that are free now. All sockets are open at the same time, so that the ports differ."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:
@@ -163,7 +168,7 @@ def _answers(address: tuple[str, int]) -> bool:
 
 
 def _end(popen: subprocess.Popen[bytes], process: psutil.Process) -> None:
-    """Asks `ray start --block` to stop its children, then kills what is left of the tree as it was before."""
+    """Asks `ray start --block` to stop its children, then kills the processes of the earlier tree that still run."""
     tree = [process]
     with contextlib.suppress(psutil.NoSuchProcess):
         tree += process.children(recursive=True)

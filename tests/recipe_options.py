@@ -10,5 +10,5 @@ MOLECULES = {"node": atoms(), "edge": bonds()}
 
 
 def options_of(recipe: str, **changes: Any) -> Any:
-    """Those of `recipes/RECIPE.yaml` with these fields instead."""
+    """The model options of `recipes/RECIPE.yaml`, with these fields replaced."""
     return replace(read_config(config_tree("nodes", read_recipe(f"{recipe}.yaml"))).model.options, **changes)

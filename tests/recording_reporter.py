@@ -1,4 +1,4 @@
-"""In place of a worker's session: keeps what the worker reports, never asks it to stop, and writes checkpoints at once."""
+"""A replacement for a worker's session: records the worker's reports, never asks it to stop, and writes checkpoints at once."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -20,6 +20,6 @@ class MemoryRecorder:
 
 
 def write_at_once(epoch: int, name: str, write: Callable[[], None] | None) -> None:
-    """In place of `TrainSession.register`, which does it in a thread."""
+    """Replaces `TrainSession.register`, which writes in a thread."""
     if write is not None:
         write()

@@ -1,6 +1,7 @@
 """Slow reference samplers: Python integers, dicts and lists, over `tests.listed_graph.NodeRow`s.
 
-It pins the numbers of every draw: whoever changes them changes all runs of all users, and should mean to.
+It fixes the random numbers of every draw. A change of these numbers changes all runs of all users, so it must be
+intended.
 """
 
 from dataclasses import dataclass
@@ -46,7 +47,7 @@ def floyd(key: int, degree: int, take: int) -> list[int]:
 def draw(
     rows: dict[int, NodeRow], node: int, fanout: int, key: int, until: int | None = None, scheme: str = "uniform"
 ) -> list[ListedEdge]:
-    """What is drawn of a node's in-edges, or of those that are no later than `until`."""
+    """The entries that are drawn of a node's in-edges, or of its in-edges no later than `until`."""
     edges = [edge for edge in rows[node].in_edges if until is None or edge.time is None or edge.time <= until]
     if fanout < 0 or len(edges) <= fanout:
         return edges
@@ -111,7 +112,7 @@ def past_batch(
     time: str,
     scheme: str,
 ) -> ExpectedPast:
-    """Around roots (node, time): each pair is a copy of its own, expanded by edges until its time, or before it, alone."""
+    """The batch around roots (node, time). Each pair is a separate copy, expanded only by edges until, or before, its time."""
     position: dict[tuple[int, int], int] = {root: i for i, root in enumerate(roots)}
     in_lists: list[list[int]] = []
     edge_time: list[int] = []
@@ -151,7 +152,7 @@ def chunk_nodes(rows: dict[int, NodeRow], seed: int, epoch: int, chunk: int, num
 
 
 def assert_is(batch: MiniBatch, expected: Expected, rows: dict[int, NodeRow], split_set: int = 0) -> None:
-    """The minibatch is what the reference says, rows included."""
+    """Checks that the minibatch equals the reference, rows included."""
     assert batch.node_id.tolist() == expected.node
     lists = [batch.indices[batch.indptr[i] : batch.indptr[i + 1]].tolist() for i in range(batch.num_nodes)]
     assert lists == expected.in_lists
@@ -171,7 +172,7 @@ def assert_is(batch: MiniBatch, expected: Expected, rows: dict[int, NodeRow], sp
 
 
 def same_bytes(one: MiniBatch, other: MiniBatch) -> None:
-    """Every array of two batches has the same type, shape and bytes."""
+    """True if every array of two batches has the same type, shape and bytes."""
     for name, value in vars(one).items():
         against = getattr(other, name)
         if isinstance(value, np.ndarray):

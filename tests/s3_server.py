@@ -14,7 +14,7 @@ import pytest
 def s3_bucket(*, through: Callable[[Any], Any] | None = None) -> Iterator[str]:
     """A new bucket's URL; the environment says where the server is, for child processes too.
 
-    `through` may put something around the server, a WSGI application: that may have several requests at once in hand.
+    `through` may wrap the server, a WSGI application. The wrapper may handle several requests at the same time.
     """
     pytest.importorskip("s3fs")
     pytest.importorskip("moto.server")
@@ -24,7 +24,7 @@ def s3_bucket(*, through: Callable[[Any], Any] | None = None) -> Iterator[str]:
 
     class Quiet(WSGIRequestHandler):
         def log_request(self, *_: object) -> None:
-            """A line for each request would fill the log, and slow the server down."""
+            """Does nothing: a line for each request would fill the log and slow the server down."""
 
     moto, turn = create_backend_app("s3"), threading.Lock()
 
@@ -43,7 +43,7 @@ def s3_bucket(*, through: Callable[[Any], Any] | None = None) -> Iterator[str]:
             patched.setenv("AWS_SECRET_ACCESS_KEY", "test")
             patched.setenv("AWS_DEFAULT_REGION", "us-east-1")
             s3fs.S3FileSystem.clear_instance_cache()
-            bucket = f"graphs-{secrets.token_hex(4)}"  # moto keeps its buckets as long as the process
+            bucket = f"graphs-{secrets.token_hex(4)}"  # moto keeps its buckets until the process ends.
             s3fs.S3FileSystem().mkdir(bucket)
             yield f"s3://{bucket}"
             s3fs.S3FileSystem.clear_instance_cache()

@@ -1,11 +1,13 @@
-"""An hour of training with a process killed every half minute or so; then every loss, score and weight must be the undisturbed run's.
+"""An hour of training in which a process is killed about every half minute. Afterwards every loss, score and weight must equal the undisturbed run's.
 
     python -m tests.soak --folder runs/soak --epochs 2400 --every-s 30
 
-Two runs of the job of tests/disturbed_job.py go on side by side, one of them disturbed: at random times, a random partition server or
-worker is killed. Every ten seconds the memory of each kind of process is taken (private and written to: what others share, as the text of programs, would count once they end). At the end it
-prints what must hold, and exits with 1 where something does not: equal outcomes, memory without a slope beyond its noise, and no
-process, shared-memory segment or temporary file left. FOLDER/soak.json keeps the figures. Not among the tests: it takes its hour.
+Two runs of the job of tests/disturbed_job.py train at the same time. In one of them a random partition server or worker
+is killed at random times. Every ten seconds the memory of each kind of process is measured. Only private, written
+memory counts, because shared memory such as program text would count only after the other processes end. At the end it
+prints the checks, and exits with 1 if one fails: equal results, no growth of memory beyond its noise, and no process,
+shared-memory segment or temporary file left. FOLDER/soak.json has the figures. It is not a part of the tests, because
+it takes an hour.
 """
 
 import argparse
@@ -25,7 +27,8 @@ import psutil
 from tests.disturbed_job import Job, Outcome, epochs, starts
 
 VICTIMS = ("PartitionServer", "RayTrainWorker")
-# What is watched, by a piece of its command line. Killed processes are replaced by fresh ones: their memory begins anew each time.
+# The watched kinds of processes, by a part of their command line. New processes replace killed ones, so their memory
+# begins anew each time.
 KINDS = {
     "driver": "products_geco.py",
     "controller": "TrainController",
@@ -38,7 +41,7 @@ PERIOD_S = 10.0
 
 
 def unique_bytes(job: Job) -> dict[str, int]:
-    """Of each kind, all its processes together."""
+    """For each kind, the memory of all its processes together."""
     found: dict[str, int] = defaultdict(int)
     for process in [psutil.Process(job.popen.pid), *job.family()]:
         try:
@@ -57,7 +60,10 @@ def private_dirty(pid: int) -> int:
 
 
 def slope(minutes: np.ndarray, megabytes: np.ndarray) -> tuple[float, float]:
-    """(MB an hour, its standard error) of a line through the second half, by batch means: neighbours in time are not independent."""
+    """(MB an hour, its standard error) of a line through the second half.
+
+    Batch means are used, because consecutive values are not independent.
+    """
     half = len(minutes) // 2
     batches = [np.array_split(series[half:], 12) for series in (minutes, megabytes)]
     x, y = (np.array([part.mean() for part in parts]) for parts in batches)
@@ -104,7 +110,7 @@ def main() -> int:
             next_look += PERIOD_S
         if now >= next_kill and now < began + 60 * options.minutes:
             kind, done = choose.choice(VICTIMS), len(epochs(job.run))
-            # Workers that are killed again and again before they get on are a crash that comes back, which ends a run.
+            # If workers are killed repeatedly without progress, this counts as a repeated crash, which ends a run.
             if (victims := job.actors(kind)) and (kind != "RayTrainWorker" or done > at_kill):
                 choose.choice(victims).kill()
                 kills[kind] += 1
@@ -123,7 +129,7 @@ def main() -> int:
     }
     (options.folder / "soak.json").write_text(json.dumps(figures) + "\n")
     held = report(options.folder, figures)
-    deadline = time.monotonic() + 90  # Ray's agents look for their raylet now and then
+    deadline = time.monotonic() + 90  # Ray's agents check only now and then whether their raylet exists.
     while (processes := ours(options.folder)) and time.monotonic() < deadline:
         time.sleep(1)
     left = {
@@ -138,13 +144,14 @@ def main() -> int:
 
 
 def report(folder: Path, figures: dict) -> bool:
-    """Prints what was seen; whether all of it is as it must be."""
+    """Prints the results, and returns whether all of them are as required."""
     kills = ", ".join(f"{count} {kind}" for kind, count in figures["kills"].items())
     print(
         f"{figures['minutes']:.1f} minutes, {figures['epochs']} epochs; killed: {kills}; workers started {figures['starts']} times"
     )
     codes = set(figures["codes"].values())
-    held = len(codes) == 1 and codes <= {0, 1}  # 1: so small a model may lose to its baselines
+    # Status 1 is allowed: such a small model may be worse than its baselines.
+    held = len(codes) == 1 and codes <= {0, 1}
     print(f"exit statuses: {figures['codes']}")
     if held:
         same = Outcome.of(folder / "disturbed" / "run") == Outcome.of(folder / "undisturbed" / "run")
@@ -159,7 +166,7 @@ def report(folder: Path, figures: dict) -> bool:
             continue
         minutes, megabytes = np.array(points).T
         rate, error = slope(minutes, megabytes)
-        flat = rate <= 2.5 * error  # 12 batches, one side, about one in a hundred by chance
+        flat = rate <= 2.5 * error  # 12 batches, one-sided: about one in a hundred by chance.
         held &= flat
         print(f"| {kind} | {np.median(megabytes):.1f} | {rate:+.2f}{'' if flat else ' GROWS'} | {error:.2f} |")
     return held
@@ -170,7 +177,7 @@ def our_temporary() -> set[str]:
 
 
 def ours(folder: Path) -> list[int]:
-    """Processes that name the folder, but this one."""
+    """Processes whose command line names the folder, except this one."""
     found = psutil.process_iter(["cmdline"])
     return [p.pid for p in found if p.pid != os.getpid() and str(folder) in " ".join(p.info["cmdline"] or [])]
 

@@ -1,4 +1,4 @@
-"""Files of a stored graph, or set of graphs, by their names in its newest manifest: for tests that look at them or damage them."""
+"""Files of a stored graph, or set of graphs, by their names in the newest manifest, for tests that read or damage them."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -24,7 +24,7 @@ def stored_file(url: str | Path, name: str) -> Path:
 
 
 def edit_manifest(url: str | Path, change: Callable[[dict[str, Any]], object]) -> None:
-    """Rewrites the newest manifest in place, as nobody should; `change` gets its JSON."""
+    """Rewrites the newest manifest in place, which no user should do. `change` gets its JSON."""
     path = newest_manifest(url)
     body = json.loads(path.read_bytes())
     change(body)
@@ -37,7 +37,7 @@ def all_files(url: str | Path) -> dict[str, bytes]:
 
 
 def contents(url: str | Path) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """(manifest, files by name) of the newest snapshot, without what differs from one writing to the next: date and folder."""
+    """(manifest, files by name) of the newest snapshot, without date and folder, which differ between two writings."""
     body = json.loads(newest_manifest(url).read_bytes())
     files = {name: Path(url, entry["path"]).read_bytes() for name, entry in body["files"].items()}
     for entry in body["files"].values():

@@ -1,4 +1,4 @@
-"""What contributors and forges read is true of this repository."""
+"""Files for contributors and code hosts state facts that are true of this repository."""
 
 import re
 import subprocess

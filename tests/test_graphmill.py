@@ -1,4 +1,4 @@
-"""`import graphmill as gm` is instant, every public name loads, and `graphmill COMMAND` is the command of that name."""
+"""`import graphmill as gm` is fast, every public name loads, and `graphmill COMMAND` runs the command of this name."""
 
 import ast
 import pydoc

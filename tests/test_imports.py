@@ -1,4 +1,4 @@
-"""No module imports itself by way of others, imports for types and inside functions included."""
+"""No module imports itself through other modules, also counting imports for types and inside functions."""
 
 import grimp
 import numpy as np

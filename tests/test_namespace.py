@@ -1,4 +1,4 @@
-"""A user's project has its own models/, jobs/, storage/ and cluster/: Graphmill works in it, from a checkout and from the wheel."""
+"""Graphmill works in a user's project that has folders models/, jobs/, storage/ and cluster/, from a checkout and from the wheel."""
 
 import json
 import os
@@ -44,7 +44,7 @@ OWN = (*TRAIN[:9], "--model", "models.mine:Net", "--sampler", "neighbor", "--sam
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder that holds what the wheel installs."""
+    """A folder with the files that the wheel installs."""
     built = tmp_path_factory.mktemp("wheel")
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(built)]
     subprocess.run(command, cwd=REPOSITORY, check=True, capture_output=True, timeout=300)
@@ -56,7 +56,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """The folders that raise where somebody takes them for Graphmill's; one is no regular package."""
+    """The user's folders. They raise an error if Graphmill imports them by mistake; one is not a regular package."""
     for name in ("jobs", "storage", "cluster"):
         (tmp_path / name).mkdir()
         module = "__init__.py" if name != "storage" else "graph.py"
@@ -71,7 +71,7 @@ def project(tmp_path: Path) -> Path:
 
 @pytest.fixture(params=["checkout", "wheel"])
 def environment(request: pytest.FixtureRequest) -> dict[str, str]:
-    """Of a process that finds Graphmill in a checkout's editable installation, or where a wheel put it."""
+    """The environment of a process that finds Graphmill in an editable installation, or in the wheel's folder."""
     found = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     found["PATH"] = f"{Path(sys.executable).parent}:{found['PATH']}"
     return found if request.param == "checkout" else {**found, "PYTHONPATH": str(request.getfixturevalue("wheel"))}

@@ -1,4 +1,4 @@
-"""The site of guides and of the Python API builds without a warning and fits a phone; every link of the documents leads somewhere."""
+"""The site of guides and of the Python API builds without a warning and fits on a phone. Every link in the documents has a target."""
 
 import re
 import subprocess

@@ -1,4 +1,4 @@
-"""What pins versions is made by .ci/lock.py and is whole; an audit that checked nothing is a failure where it counts."""
+""".ci/lock.py makes the files that pin versions, and they are complete. An audit that checked nothing fails where it matters."""
 
 import importlib.util
 import re
@@ -63,7 +63,7 @@ def test_what_is_pinned_names_no_index() -> None:
         assert not re.search(r"://|--index|--find-links", path.read_text()), path.name
 
 
-# In pip-audit's place: writes what the test says it found, or nothing.
+# A replacement for pip-audit: writes the findings that the test names, or nothing.
 STAND_IN = """
 import os, sys
 if os.environ["FOUND"]:

@@ -1,6 +1,6 @@
 """The slow reference of typed neighbor sampling: Python integers, dicts and lists over `tests.memory_graph`.
 
-It pins the numbers of every draw, as `tests.reference_sampler` does for a plain graph.
+It fixes the random numbers of every draw, as `tests.reference_sampler` does for a plain graph.
 """
 
 import hashlib
@@ -71,9 +71,10 @@ def typed_batch(
 
 
 def lists_of(graph: TypedMemoryGraph, relation: Relation, direction: str) -> dict[int, list[tuple[int, int]]]:
-    """Permanent id of a node → what the relation's table may draw for it. A graph with reverses: the table of r holds the out-edges of r's reverse.
+    """Permanent id of a node → the entries that the relation's table may draw for it.
 
-    Out-edges are read from the other relation's own edges, along them. A relation that stores its own out-edges takes these.
+    In a graph with reverses, the table of r holds the out-edges of r's reverse. They are read from the other relation's
+    edges. A relation that stores its own out-edges uses its own.
     """
     source, target, edges = graph.tables[relation.source].ids, graph.tables[relation.target].ids, graph.edges[relation]
     if direction == "in" or relation.reverse in graph.edges:
@@ -89,7 +90,7 @@ def lists_of(graph: TypedMemoryGraph, relation: Relation, direction: str) -> dic
 
 
 def assert_is(batch: TypedBatch, expected: Expected, graph: TypedMemoryGraph, num_roots: int) -> None:
-    """The batch is what the reference says, rows included."""
+    """Checks that the batch equals the reference, rows included."""
     assert list(batch.nodes) == list(graph.node_types)
     assert list(batch.edges) == list(graph.relations)
     for name, nodes in batch.nodes.items():

@@ -1,4 +1,4 @@
-"""Waits for what another thread or process does, with a bound."""
+"""Waits for another thread or process, with a time limit."""
 
 import time
 from collections.abc import Callable

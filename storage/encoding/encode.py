@@ -82,7 +82,7 @@ def _edges(graph: GraphSnapshot, report: Progress) -> tuple[np.ndarray, np.ndarr
 
 
 def _first_rows(graph: GraphSnapshot) -> dict[str, int]:
-    """Where the rows of each type begin among those of all types."""
+    """For each type, the number of its first row if the rows of all types follow each other."""
     types = graph.manifest.node_types
     return dict(zip(types, accumulate((row.num_nodes for row in types.values()), initial=0), strict=False))
 

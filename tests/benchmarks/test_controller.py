@@ -1,4 +1,4 @@
-"""What leads many workers: how often they are polled, and a small measurement."""
+"""The benchmark of many workers and their controller: how often workers are polled, and a small measurement."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The ingestion benchmark: its table, what it refuses, and that a failing row stops no other."""
+"""The ingestion benchmark: its table, the options that it refuses, and rows that continue after another row has failed."""
 
 import json
 import subprocess
@@ -35,7 +35,7 @@ def test_a_small_run_writes_its_table_and_nothing_else(tmp_path: Path) -> None:
     assert random["partitioner"] == "random"
     assert random["cut"] == pytest.approx(0.75, abs=0.03)
     assert ldg["cut"] < 0.5
-    assert ldg["node_balance"] < 1.13  # a partition is a range of 16 groups, of about its even size
+    assert ldg["node_balance"] < 1.13  # A partition is a range of 16 groups, so its size is only about even.
     assert random["edges"] == ldg["edges"] == pytest.approx(160000, rel=0.1)
     for row in result["rows"]:
         assert row["graph_bytes"] == pytest.approx(result["cost"]["graph"], rel=0.1)

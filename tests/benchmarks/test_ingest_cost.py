@@ -1,4 +1,4 @@
-"""The estimate against what ingestions write."""
+"""The estimated cost of an ingestion is compared with the files that ingestions write."""
 
 import itertools
 from dataclasses import replace
@@ -37,7 +37,7 @@ def test_estimates_are_what_is_written(name: str, tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(EdgeBuckets, "_write", count_write)
     monkeypatch.setattr(SortedEdges, "append", count_add)
     manifest = ingest(graph, str(tmp_path / "graph"), options)
-    # Duplicates that are dropped, and self-loops that have no reverse, are not known before.
+    # The number of duplicates and of self-loops (which have no reverse) is not known in advance.
     info = replace(graph.info, num_edges=60_000)
     cost = ingest_cost(info, options)
     assert spilled[0] == pytest.approx(cost.spilled, rel=0.01)

@@ -1,4 +1,4 @@
-"""The graph-parallel benchmark on a tiny graph: equal losses, and bytes as the formula says."""
+"""The graph-parallel benchmark on a tiny graph: losses are equal, and the sent bytes follow the formula."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The measurement of requests for rows: every way brings the rows asked for; what cannot be measured is one line."""
+"""The transport benchmark: every transport returns the requested rows; if one cannot be measured, one line says so."""
 
 import numpy as np
 import pytest

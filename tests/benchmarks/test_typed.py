@@ -1,4 +1,4 @@
-"""The typed sampling benchmark on a tiny graph: every row is there and makes sense. No figure is judged: a test is never timed."""
+"""The typed sampling benchmark on a tiny graph: every row exists and is plausible. Speeds are not checked."""
 
 import json
 import sys

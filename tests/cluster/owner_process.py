@@ -29,11 +29,11 @@ class OwnerProcess:
         self._endpoint = Endpoint(host, port, bytes.fromhex(token))
 
     def open(self) -> RemoteOwner:
-        """The owner for one worker, with separate connections."""
+        """Returns the owner for one worker, with separate connections."""
         return RemoteOwner(lambda _: self._endpoint, "the owner", 60.0)
 
     def peak_bytes(self) -> int:
-        """Growth of the process's resident memory, at its peak, since it began to answer."""
+        """Peak growth of the process's resident memory since it began to answer requests."""
         assert self._process.stdin is not None
         self._process.stdin.write("\n")
         self._process.stdin.flush()
@@ -46,7 +46,7 @@ class OwnerProcess:
 
 @contextmanager
 def owner_process(config: TableConfig, number: int, num_owners: int) -> Iterator[OwnerProcess]:
-    """Owner `number` of a table; its process ends with the block."""
+    """Yields owner `number` of a table; its process ends with the block."""
     words = json.dumps([asdict(config), number, num_owners])
     command = [sys.executable, "-m", "tests.cluster.owner_process", words]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:

@@ -1,7 +1,7 @@
 """Simulates a table's workers and owners in one thread, with lost, repeated and late messages and dying owners, as a function of a seed.
 
-Workers are generators that yield instead of waiting. The network may deliver a message again at once (its reply was lost), keep a copy and deliver it
-later, and kill the owner before or after.
+Workers are generators that yield instead of waiting. The network may deliver a message twice (because its reply was
+lost), or keep a copy and deliver it later. It may kill the owner before or after a delivery.
 """
 
 import random
@@ -25,7 +25,7 @@ _STALLED = 5000  # moves without progress that count as a deadlock
 
 @dataclass(frozen=True)
 class Course:
-    """The events of a run, as a function of its seed."""
+    """The random events of a run, as a function of its seed."""
 
     config: TableConfig
     num_steps: int
@@ -50,7 +50,7 @@ class Course:
         return np.arange(self.config.num_nodes)
 
     def reference(self) -> list[tuple[np.ndarray, np.ndarray]]:
-        """(rows, best rows) after each number of steps, from one shard that is given everything in order."""
+        """(rows, best rows) after each number of steps, from one shard that receives all messages in order."""
         shard, tables = TableShard(self.config), []
         for step in range(self.num_steps + 1):
             if self.is_best(step):
@@ -82,11 +82,16 @@ class Network:
         self._late: list[TableRequest] = []
         self.deaths, self._lives = -1, 0
         self._spared_to = 0
-        self.kept = 0  # times that an owner loaded a later checkpoint of the same attempt and kept received gradients
+        # How often an owner loaded a later checkpoint of the same attempt and kept the received gradients.
+        self.kept = 0
         self.kill()
 
     def strike(self) -> None:
-        """Kills the owner. After about every second death it is spared until it makes progress: another death would hide the loss of the one before."""
+        """Kills the owner.
+
+        After about every second death the owner is spared until it makes progress, since another death would hide a
+        loss of the previous one.
+        """
         step = self._owner._step
         if step >= self._spared_to:
             self.kill()
@@ -137,12 +142,12 @@ class Simulation:
         self._course, self._folder, self._luck, self._faults = course, folder, luck, faults
         self.networks = [Network(course, number, num_owners, luck, faults) for number in range(num_owners)]
         self._published = SavedAt(0, "")
-        self.reads: dict[int, tuple[np.ndarray, np.ndarray]] = {}  # by step, the tables as workers saw them
+        self.reads: dict[int, tuple[np.ndarray, np.ndarray]] = {}  # By step: the tables that the workers saw.
         self.attempts = 0
         self._moved: list[Path] = []  # folders whose files were moved into checkpoints
 
     def run(self, num_ranks: Sequence[int]) -> None:
-        """Attempts with `num_ranks[i]` workers each; the last runs to the end, the others stop after some moves."""
+        """Runs attempts with `num_ranks[i]` workers each. The last attempt runs to the end; the others stop after some moves."""
         for attempt, ranks in enumerate(num_ranks):
             is_last = attempt + 1 == len(num_ranks)
             self._attempt(ranks, None if is_last else self._luck.randrange(1, 400))
@@ -191,7 +196,8 @@ class Simulation:
         yield from _finished(client.marking(SAVE, str(staged)))
         client.written()
         yield from self._meet(rank)
-        # Now some workers' logs go back to one checkpoint and others' to the one before it: an owner that dies meanwhile gets both.
+        # Now some workers' logs begin at one checkpoint and others' logs at the checkpoint before it. An owner that
+        # dies in this state receives both.
         for _ in range(self._luck.randrange(10)):
             yield
         client.saved(str(published))

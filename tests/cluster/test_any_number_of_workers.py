@@ -1,4 +1,4 @@
-"""V micro-batches a step train the same weights with 1, 2, 3 and 4 workers, through stops, resumes and changes of their number."""
+"""With V micro-batches a step, 1, 2, 3 and 4 workers train the same weights, also through stops, resumes and changes of their number."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -27,7 +27,7 @@ MOVED = (
     (3, 4),
     (1, 2),
     (4, None),
-)  # (workers, steps until they are asked to stop): within epochs and between two
+)  # (workers, steps until they are asked to stop); stops are within epochs and between two epochs.
 
 
 class Mixed(nn.Module):
@@ -56,7 +56,10 @@ def a_spec(**options: Any) -> Any:
 def train_part(
     spec: TrainSpec, rank: int, num_workers: int, folder: Path, stop_after: int | None
 ) -> tuple[Worker, Records, Any]:
-    """One rank's part of a run, from the newest checkpoint in `folder` on; `stop_after`: steps until the driver asks it to save and end."""
+    """Trains one rank's part of a run, from the newest checkpoint in `folder` on.
+
+    After `stop_after` steps the driver asks it to save and end.
+    """
     reporter, checkpoints = Records(), Checkpoints(RunStore.of(folder))
     worker = Worker(spec, reporter, rank, num_workers, CPU, CheckpointWriter(checkpoints, rank, None, write_at_once))
     if stop_after is not None and rank == 0:
@@ -80,8 +83,8 @@ def train(rank: int, num_workers: int, folder: Path, stop_after: int | None) -> 
 def run_rank(
     rank: int, folder: str, runs: dict[str, tuple[tuple, ...]], train_rank: Callable[..., dict[str, Any]]
 ) -> None:
-    """The rank's part of all runs. A run's parts are (workers, arguments of `train_rank` …); the run "alone" has no process group."""
-    torch.set_num_threads(1)  # in all processes: the number of threads changes the last digits
+    """Runs the rank's part of all runs. A run's parts are (workers, arguments of `train_rank` …); the run "alone" has no process group."""
+    torch.set_num_threads(1)  # Set in all processes, because the number of threads changes the last digits.
     for name, parts in runs.items():
         for number, (num_workers, *arguments) in enumerate(parts):
             if rank >= num_workers:
@@ -103,7 +106,7 @@ def assert_equal(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    """The files of four processes, which were the workers of all runs, as many as each run needs."""
+    """The files of four processes that were the workers of all runs. Each run uses as many of them as it needs."""
     folder = tmp_path_factory.mktemp("runs")
     runs = {"alone": ((1, None),), **{f"with-{count}": ((count, None),) for count in (1, 2, 3, 4)}, "moved": MOVED}
     run_ranks(run_rank, (str(folder), runs, train), 4)

@@ -54,7 +54,7 @@ CONFIG = TableConfig(width=3, optimizer="adagrad", seed=5, num_nodes=20, is_exac
 @pytest.mark.parametrize("optimizer", ["adagrad", "adam"])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_updates_are_those_of_torch(optimizer, dtype):
-    """Adagrad on sparse gradients, and SparseAdam, against references in float64 and float32."""
+    """Adagrad on sparse gradients and SparseAdam are compared with references in float64 and float32."""
     config = replace(CONFIG, optimizer=optimizer, num_nodes=40, width=8)
     shard, ids = TableShard(config), np.arange(40)
     weight = torch.nn.Parameter(torch.tensor(shard.read(ids, best=False), dtype=dtype))
@@ -83,7 +83,7 @@ def test_rows_begin_as_a_function_of_seed_and_id_and_uniform():
     assert many.mean() == pytest.approx(0, abs=0.005)
     assert (many**2).sum(axis=1).mean() == pytest.approx(1, rel=0.02)
     assert np.array_equal(many[[3999, 5]], initial_rows(0, np.array([3999, 5]), 16))  # they are made in blocks
-    # `width` is no stride: rows of neighboring ids do not overlap.
+    # The random stream does not use `width` as a stride, so rows of neighboring ids do not overlap.
     assert not set(many[0].tolist()) & set(many[1].tolist())
 
 
@@ -156,7 +156,7 @@ runs = st.tuples(
 
 @given(runs)
 def test_whatever_happens_to_messages_and_owners_the_table_is_the_serial_one(tmp_path_factory, run):
-    """Equal to the bit after every step, for every worker: rows, and the best epoch's rows."""
+    """Rows and best rows are equal to the bit after every step, for every worker."""
     num_owners, num_ranks, optimizer, faults, seed = run
     course = Course(replace(CONFIG, optimizer=optimizer), 8, seed)
     simulation = Simulation(course, tmp_path_factory.mktemp("run"), num_owners, random.Random(seed), faults)
@@ -168,7 +168,7 @@ def test_whatever_happens_to_messages_and_owners_the_table_is_the_serial_one(tmp
 
 
 def test_the_simulation_strikes(tmp_path):
-    """With the usual faults owners die, several times each, and some begin at a checkpoint."""
+    """With the usual probabilities of faults, owners die several times each, and some begin at a checkpoint."""
     course = Course(CONFIG, 8, 11)
     simulation = Simulation(course, tmp_path, 3, random.Random(7), 0.2)
     simulation.run([3, 2, 3])
@@ -177,7 +177,7 @@ def test_the_simulation_strikes(tmp_path):
 
 
 def test_the_simulation_has_workers_that_go_back_to_different_checkpoints(tmp_path):
-    """The owner loads the later one and keeps the gradients of later steps: they are not sent again."""
+    """The owner loads the later checkpoint and keeps the gradients of later steps, since workers do not send them again."""
     kept = 0
     for seed in range(12):
         simulation = Simulation(Course(CONFIG, 8, seed), tmp_path / str(seed), 2, random.Random(seed), 0.2)
@@ -203,7 +203,7 @@ def test_an_asynchronous_table_takes_gradients_as_they_come():
 
 
 def test_an_asynchronous_table_keeps_gradients_over_a_later_checkpoint(tmp_path):
-    """They came from a worker that went back to an earlier checkpoint, which does not send them again."""
+    """The gradients came from a worker that went back to an earlier checkpoint and does not send them again."""
     asynchronous, ids = replace(CONFIG, is_exact=False), np.arange(2)
     ones = np.ones((2, 3), np.float32)
     shard = TableShard(CONFIG)
@@ -220,7 +220,7 @@ def test_an_asynchronous_table_keeps_gradients_over_a_later_checkpoint(tmp_path)
 
 
 def test_a_step_and_a_load_in_blocks_of_rows_are_those_of_the_whole(tmp_path):
-    """Equal to the bit, with rows so wide that a block has two of them."""
+    """Results are equal to the bit, with rows so wide that a block has two of them."""
     wide, rng = replace(CONFIG, width=BLOCK_NUMBERS // 2), np.random.default_rng(4)
     owner, whole = TableOwner(wide, life=1), TableShard(wide)
     owner.answer(BeginTable(1, 0, ""))
@@ -293,7 +293,7 @@ def test_sums_are_over_the_ids_of_both():
 
 
 def test_one_type_and_one_relation_have_the_plain_graphs_rows(tmp_path):
-    """Losses of every step and all rows, byte for byte; each node of two types has a row."""
+    """Losses of every step and all rows are equal, byte for byte. With two types, each node has a row."""
     graph = replace(random_listed_graph(40, 160), original_id=None)
     ingest(graph, str(tmp_path / "graph"))
     plain, found = local_router(open_graph(str(tmp_path / "graph"), kind=StoredGraph)), []

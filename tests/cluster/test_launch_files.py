@@ -1,4 +1,4 @@
-"""The files that start clusters are valid by Ray's own schema and match the repository."""
+"""The files that start clusters are valid by Ray's schema and fit the repository."""
 
 import os
 import re
@@ -126,7 +126,7 @@ def slurm_script() -> str:
 
 
 def commands_of(page: Path) -> list[list[str]]:
-    """The words of each command that a user types."""
+    """The words of each command that the document tells a user to type."""
     if page == GUIDE:
         text = "".join(script for script in guide_scripts() if "#SBATCH" not in script)
     else:
@@ -136,7 +136,7 @@ def commands_of(page: Path) -> list[list[str]]:
 
 
 def parse_as_ray_does(words: list[str]) -> None:
-    """Raises click.UsageError for a command or an option that Ray does not have. Runs nothing."""
+    """Raises click.UsageError for a command or an option that Ray does not have. Does not run the command."""
     import click
     from ray.scripts.scripts import cli
 
@@ -170,7 +170,8 @@ def test_rays_commands_in_the_documents_have_these_options() -> None:
         parse_as_ray_does(["ray", "start", "--headd"])
 
 
-# Stand-ins for the script's programs log their calls: `srun` starts its command, a job runs until it is stopped, nodes join at once.
+# Stand-ins for the script's programs log their calls. `srun` starts its command, a job runs until it is stopped, and
+# nodes join at once.
 STAND_INS = {
     "srun": 'while [[ "$1" == --* ]]; do shift; done; exec "$@"',
     "hostname": "echo 10.0.0.1 10.1.0.1",
@@ -186,7 +187,7 @@ STAND_INS = {
 
 
 def run_slurm_script(folder: Path, end: str) -> tuple[int, list[str]]:
-    """Exit status and Ray's commands, of a job that ends by itself or after Slurm's signal."""
+    """Exit status of the script and its calls of Ray, for a job that ends by itself or after Slurm's signal."""
     (folder / ".venv" / "bin").mkdir(parents=True)
     (folder / ".venv" / "bin" / "activate").write_text(f"PATH={folder}/bin:$PATH\n")
     (folder / ".ray").mkdir()

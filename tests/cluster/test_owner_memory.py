@@ -1,4 +1,4 @@
-"""An owner's peak memory is the planned one: with all rows touched, kept as best, saved and read."""
+"""An owner's peak memory equals the planned memory if all rows are touched, kept as best, saved and read."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +18,7 @@ NUM_NODES, WIDTH, NUM_OWNERS = 258_111, 64, 4
 
 
 def steps(ids: np.ndarray, num_positions: int, batch_rows: int) -> Iterator[list[np.ndarray]]:
-    """The ids of each micro-batch, until all ids have occurred; then of more batches of sizes up to `batch_rows`."""
+    """The ids of each micro-batch. The first batches contain all ids once; later batches have random sizes up to `batch_rows`."""
     rng = np.random.default_rng(0)
     order = rng.permutation(ids)
     batches = [np.sort(order[first : first + batch_rows]) for first in range(0, len(ids), batch_rows)]

@@ -1,4 +1,4 @@
-"""Ranks with different numbers of roots: loss, gradient and scores equal one process's, with real gloo processes."""
+"""Ranks with different numbers of roots have the loss, gradient and scores of one process. The ranks are real gloo processes."""
 
 import pytest
 import torch

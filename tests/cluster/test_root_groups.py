@@ -1,4 +1,4 @@
-"""Roots by locality groups in training: each rank takes the positions of the nodes that it reads itself, and the weights are equal to the bit."""
+"""Training with roots by locality groups: each rank takes the positions of nodes that it reads itself, and weights are equal to the bit."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ from tests.far_owner import FarOwner, far_router
 from tests.forked_ranks import run_ranks
 
 PARTITIONS, CLASSES = 4, 5
-# (workers, steps until they are asked to stop, rows kept); the second part ends within an epoch.
+# (workers, steps until they are asked to stop, cached rows); the second part ends within an epoch.
 RUNS = {
     "alone": ((1, None, 0),),
     "two": ((2, None, 0),),
@@ -36,7 +36,7 @@ RUNS = {
 
 
 class Mean(nn.Module):
-    """A root and the mean of its neighbors."""
+    """A model that reads a root and the mean of its neighbors."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class Mean(nn.Module):
 
 
 class OfOneHost(OpenNodes):
-    """Keeps the owners on other hosts, which count requests."""
+    """Collects the owners on other hosts, which count requests."""
 
     far: list[FarOwner]
 
@@ -65,7 +65,7 @@ class OfOneHost(OpenNodes):
 
 @dataclass(frozen=True)
 class OnHosts:
-    """Each rank's host has its share of the partitions, and the last rank's has the first ones."""
+    """Gives each rank's host its share of the partitions; the last rank's host has the first partitions."""
 
     url: str
 

@@ -1,4 +1,8 @@
-"""A run's directory, in a folder and on object stores: whole checkpoints or none, records once and in order, one driver at a time, no files of others."""
+"""A run's directory, in a folder and on object stores.
+
+Checkpoints are complete or absent, records occur once and in order, one driver trains at a time, and no foreign files
+are removed.
+"""
 
 import json
 import os
@@ -89,7 +93,7 @@ def checkpoints(store) -> Checkpoints:
 
 @pytest.fixture
 def soon(monkeypatch) -> None:
-    """Rank 0 looks often, on any store."""
+    """Makes rank 0 read requests often, on any store."""
     monkeypatch.setattr(AttemptRecords, "period_s", 0.05)
 
 
@@ -123,7 +127,7 @@ def raise_away(*_: Any, **__: Any) -> None:
 
 
 def last_fails(patch: pytest.MonkeyPatch, store: RunStore) -> None:
-    """The last write of a checkpoint or of the best weights fails, and nothing can be tidied up, as after a kill."""
+    """Makes the last write of a checkpoint or of the best weights fail, without any cleanup, as after a kill."""
 
     def fail(*_: Any) -> None:
         raise OSError("the connection is gone")
@@ -141,7 +145,7 @@ def last_fails(patch: pytest.MonkeyPatch, store: RunStore) -> None:
 
 
 def refuse_writes(patch: pytest.MonkeyPatch, store: RunStore) -> RunStore:
-    """The store, with a short deadline, refuses all writes."""
+    """Makes the store refuse all writes, with a short deadline for retries."""
     if store.is_local:
         store.write("attempts", b"a file in the folder's place")
         return store
@@ -220,7 +224,7 @@ def test_the_newest_whole_checkpoint_is_found_in_the_order_of_positions(store, c
     ]
     for name in names:
         checkpoints.save(name, snapshot(2))
-    store.write("train/epoch-000011/model.safetensors", b"")  # without a state it is not a checkpoint
+    store.write("train/epoch-000011/model.safetensors", b"")  # Without `state.json` it is not a checkpoint.
     for name in reversed(names):
         for look in (checkpoints.look, lambda damaged: name_of(checkpoints, damaged)):
             damaged: list[str] = []
@@ -244,7 +248,8 @@ def test_sweeping_leaves_the_newest_whole_ones(store, checkpoints):
     put("epoch-000002-step-00000005", "epoch-000002-step-00000005+1")
     checkpoints.sweep(1)
     assert checkpoints.names() == ["epoch-000002-step-00000005+1"]
-    # A damaged checkpoint does not count: the one that a run would continue from stays. Older damaged ones go.
+    # A damaged checkpoint is not counted, so the checkpoint from which a run would continue is kept. Older damaged ones
+    # are removed.
     put("epoch-000003", "epoch-000004", "epoch-000001")
     for name in ("epoch-000004", "epoch-000001"):
         store.write(f"train/{name}/state.json", b"x")
@@ -268,7 +273,7 @@ def test_what_a_killed_process_left_of_a_checkpoint_goes_with_the_next(remote):
 
 
 def test_of_a_checkpoint_whose_last_answer_is_lost_nothing_stays(remote, monkeypatch):
-    """Otherwise it would count as the newest kept checkpoint without having weights."""
+    """Otherwise this checkpoint would count as the newest kept one, although it has no weights."""
     checkpoints = checkpoints_of(remote)
     checkpoints.save("epoch-000001", snapshot(1))
     put = RunStore.put
@@ -356,7 +361,7 @@ def test_records_arrive_once_in_order_and_outlive_the_driver(store, soon):
 
 
 def test_a_folder_is_looked_at_more_often_than_a_store(store):
-    """A look at a store is a request, which costs; progress of a local run is shown at once."""
+    """On a store, each look is a request that costs money. In a folder, progress is read more often and shown at once."""
     records = AttemptRecords.create(store)
     assert (max(records.look_s, records.period_s) <= 0.2) == store.is_local
     assert (min(records.look_s, records.period_s) >= 1.0) == (not store.is_local)
@@ -387,7 +392,7 @@ def test_a_line_that_is_being_written_waits_for_its_end(local, cut):
 
 def test_attempts_have_files_of_their_own(store):
     old, new = AttemptRecords.create(store), AttemptRecords.create(store)
-    for records, number in ((old, 7), (new, 0)):  # a worker of the old attempt still lives
+    for records, number in ((old, 7), (new, 0)):  # A worker of the old attempt is still running.
         recorder = Recorder(records)
         recorder.push(epoch(number))
         recorder.close()
@@ -400,7 +405,7 @@ def test_attempts_have_files_of_their_own(store):
 
 
 def test_attempts_of_a_version_before_are_read(store):
-    """Their files' names, in a folder and on a store."""
+    """An earlier version used other file names, in a folder and on a store."""
     at, pieces = "attempts/20261123-201530-123456", (b"", b"-000001", b"-000002")
     lines = [json.dumps(epoch(number)).encode() + b"\n" for number in range(2)]
     if store.is_local:
@@ -473,7 +478,7 @@ def test_what_the_store_refuses_reaches_who_reports(store, soon, monkeypatch):
 
 
 def test_whoever_waits_hears_of_the_refusal_at_once(store, monkeypatch):
-    """Even if the thread takes long to end."""
+    """The caller gets the refusal, even if the thread takes long to end."""
 
     def slowly_ending(work, name: str) -> Future:
         def run() -> None:
@@ -519,7 +524,7 @@ def test_a_driver_that_is_gone_is_followed(remote, capsys):
         assert remote.names("holders") == ["000005.json"]
     assert time.monotonic() - began < 20
     remote.write("holders/000007.json", json.dumps(vars(replace(here, host="far", process="another"))).encode())
-    with RunLease(remote, 1.0):  # a process of another machine, silent for a lease period
+    with RunLease(remote, 1.0):  # A process of another machine that was silent for a lease period.
         assert "was trained by process" in capsys.readouterr().err
 
 
@@ -602,7 +607,7 @@ def test_once_the_store_lacks_something_a_killed_drivers_folder_is_the_users(rem
     with copied(directory), monkeypatch.context() as away:
         away.setattr(RunStore, "write", raise_away)
         directory.record({"epoch": 1, "train_loss": 1.0})
-        wait_until(lambda: not owner.exists())  # a driver killed now leaves the folder to its user
+        wait_until(lambda: not owner.exists())  # If the driver is killed now, the user keeps the folder.
     assert remote.read("metrics.jsonl")
     assert not directory.path.parent.exists()
 
@@ -712,7 +717,7 @@ def test_an_error_of_who_records_ends_the_body_and_is_named(local, error):
     def follow() -> None:
         with followed(records, consume):
             Recorder(records).push({"kind": "damage", "what": "something"})
-            with pytest.raises(KeyboardInterrupt):  # it also ends a wait for Ray Train
+            with pytest.raises(KeyboardInterrupt):  # The error also ends a wait for Ray Train.
                 time.sleep(60)
 
     with pytest.raises(StageError, match=f"^recording metrics: {type(error).__name__}: {error}$"):

@@ -1,4 +1,4 @@
-"""Losses and scores of every task against plain references, with unknown targets left out."""
+"""Losses and scores of every task are compared with plain references. Unknown targets are left out."""
 
 import math
 
@@ -100,7 +100,7 @@ def test_several_targets_are_scored_one_by_one_and_have_the_same_say():
     own |= {"r2_small": 0.0, "r2_big": 0.0}  # all targets are equal
     means = {"mae": (2 / 2 + 0.3) / 2, "rmse": (math.sqrt(5) / 2 + 0.3) / 2, "r2": 0.0}
     assert found == pytest.approx({"count": 3, **means, **own, "loss": (4 + 3e5) / 3})
-    # A model that is right on the small target beats one that is only slightly better on the big one.
+    # A model that predicts the small target well scores better than a model that is slightly better on the big target.
     assert scores([0.2, 4.1e5, 0.0])["mae"] < scores([2.0, 4.0e5, 0.0])["mae"]
     with pytest.raises(ConfigError, match="expected a positive deviation of each"):
         Regression(names=("a", "b"), deviation=(1.0,))

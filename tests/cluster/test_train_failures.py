@@ -17,7 +17,7 @@ Refer to the documentation on how to address the out of memory issue: a long tex
 
 
 class TrainingFailed(Exception):
-    """Ray Train's error: the workers' failures by rank, or the controller's."""
+    """Ray Train's error: the failures of workers by rank, or the controller's failure."""
 
     def __init__(
         self, worker_failures: dict[int, Exception] | None = None, controller: Exception | None = None

@@ -1,4 +1,4 @@
-"""Workers that die while training, on a real Ray: how often they are restarted, and when the run ends."""
+"""Workers that die during training on a real Ray: how often they are restarted, and when the run ends."""
 
 import json
 import os
@@ -26,7 +26,7 @@ STEPS = 5  # of an epoch
 
 
 class Mortal(toys.Pooled):
-    """A model whose process dies in the `lifetime`-th training step that it sees."""
+    """A model whose process dies in the `lifetime`-th training step of that process."""
 
     def __init__(self, lifetime: int) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class Mortal(toys.Pooled):
 
 
 class Refusing(toys.Pooled):
-    """A model that refuses the batch of the third training step that it sees."""
+    """A model that refuses the batch of its third training step."""
 
     seen = 0
 
@@ -54,7 +54,7 @@ class Refusing(toys.Pooled):
 
 @dataclass(frozen=True)
 class Unreadable:
-    """Data whose batches cannot be made into tensors."""
+    """A data set whose batches cannot be converted to tensors."""
 
     data: GraphData
 
@@ -121,7 +121,7 @@ def run(folder: Path, lifetime: int, per_hour: int) -> list[dict]:
     finally:
         events = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
         failures = [event for event in events if event["kind"] == "failure"]
-        # All failures but the last are reported while the run goes on.
+        # All failures except the last are reported while the run continues.
         assert told.count("failure") == sum(event["given_up"] is None for event in failures)
     return events
 

@@ -1,4 +1,4 @@
-"""Compiled loops on disk: one process writes them and any other may load them, also when several compile at once."""
+"""Compiled loops on disk: one process writes them and any other may load them, also if several processes compile at once."""
 
 import errno
 import os
@@ -125,7 +125,7 @@ def test_an_entry_is_found_wherever_its_source_lies(module, tmp_path):
 
 
 def test_what_a_loop_calls_is_part_of_its_name(monkeypatch, tmp_path):
-    """numba itself goes by a function's own file alone, and keeps the old code of a function that it calls."""
+    """numba checks only the file of a function itself, and would keep old code of the functions that it calls."""
     cached = graphmill.core.compile_cache
 
     def digest() -> str:
@@ -176,7 +176,7 @@ def square(values):
 
 
 def test_two_caches_that_know_nothing_of_each_other(monkeypatch, tmp_path):
-    """The order in which numba's own index loses an entry, or gives it another's code: both are opened before either saves."""
+    """In this order numba's own index loses an entry or mixes up two entries: both caches are opened before either saves."""
     monkeypatch.setattr("numba.config.CACHE_DIR", str(tmp_path))
     first, second = compiled(square), compiled(square)
     assert (first(np.arange(3, dtype=np.int32)) == [0, 1, 4]).all()
@@ -245,7 +245,7 @@ for name in sys.argv[1:]:
 
 
 def test_entries_of_two_processes_are_loaded_together(tmp_path):
-    """numba numbers what it compiles from 1 in each process, and gives the quicksorts of both functions one name."""
+    """numba numbers compiled functions from 1 in each process, so the quicksorts of two functions get one name."""
     (path := tmp_path / "sorts.py").write_text(SORTS.format(root=str(ROOT)))
 
     def run_once(*names: str) -> str:
@@ -283,7 +283,7 @@ def test_a_folder_that_is_not_its_owner_s_alone_is_not_taken(tmp_path, caplog, c
 
 
 def test_a_planted_entry_does_not_run(tmp_path):
-    """It is unpickled where it is read, and leaves a file."""
+    """If the planted entry were unpickled, it would create a file."""
     (path := tmp_path / "loops.py").write_text(MODULE.format(root=str(ROOT)))
     environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "base")}
 
@@ -317,7 +317,7 @@ def test_the_folder_is_made_for_its_owner_alone(tmp_path):
         folder = cache_folder(str(tmp_path / "some" / "cache"))
     finally:
         os.umask(old)
-    assert folder is None  # the folder above it can be written by others
+    assert folder is None  # Other users can write the folder above it.
     folder = cache_folder(str(tmp_path / "other" / "cache"))
     assert folder is not None
     assert folder.stat().st_mode & 0o777 == 0o700

@@ -49,7 +49,8 @@ def test_permutation_of_large_sizes_inverts(size):
 
 def test_permutation_scatters():
     image = Permutation(100_000, 4).forward(np.arange(100_000))
-    # Neighbours land far from each other, and every tenth of the image has its share of the first tenth.
+    # Neighbors are mapped far from each other, and each tenth of the output has its share of the first tenth of the
+    # input.
     assert np.median(np.abs(np.diff(image))) > 10_000
     counts = np.bincount(image[:10_000] // 10_000, minlength=10)
     assert np.all(np.abs(counts - 1000) < 150)

@@ -1,4 +1,4 @@
-"""Every error of ours is one line of plain text, for any values in it, also after pickling."""
+"""Each of our errors is one line of plain text, for any values in its message, also after pickling."""
 
 import pickle
 

@@ -1,4 +1,4 @@
-"""Options of a wrong type are refused by name; equal values of another type make the same options."""
+"""Options of a wrong type are refused by name. Equal values of another permitted type give the same options."""
 
 import re
 from dataclasses import dataclass, field

@@ -1,7 +1,8 @@
 """Coverage-guided fuzzing of a reader: `python -m tests.fuzz topology --minutes 10`, with atheris installed (Linux).
 
-New inputs that reach new code go to --corpus and are kept for the next run; a finding (an error that is no GraphmillError, a hang of 20 s, more
-than 2 GiB) ends the run with a trace and leaves its input as crash-…, timeout-… or oom-… in the current folder.
+Inputs that reach new code are stored in --corpus for the next run. A finding is an error other than GraphmillError, a
+hang of 20 s, or more than 2 GiB of memory. A finding ends the run with a trace, and its input is stored as crash-…,
+timeout-… or oom-… in the current folder.
 """
 
 import argparse

@@ -1,8 +1,8 @@
 """The readers of foreign bytes: one fuzzing target for each kind of file.
 
-A target lays out a valid folder once and puts the bytes under test in place of one of its files; size and checksum in the manifest are
-then those of the bytes, so that reading gets past them. Bytes are either read or refused with a GraphmillError; anything else is
-a finding, as are a hang and more memory than the bytes can explain.
+A target writes a valid folder once and replaces one of its files by the tested bytes. The manifest gets the size and
+the checksum of these bytes, so that reading does not stop there. The bytes must be read or refused with a
+GraphmillError. Any other error is a finding. So is a hang, and so is more memory than the bytes can explain.
 """
 
 import hashlib
@@ -31,14 +31,14 @@ Run = Callable[[bytes], None]
 
 @dataclass(frozen=True)
 class Target:
-    """`prepare(folder)` gives valid contents to begin with, and the function that reads others."""
+    """`prepare(folder)` returns valid initial contents, and the function that reads other contents."""
 
     name: str
     prepare: Callable[[Path], tuple[list[bytes], Run]]
 
 
 def read_or_refused(run: Run, data: bytes) -> bool:
-    """Whether the bytes were read; False where they were refused as they should be."""
+    """True if the bytes were read, False if they were refused with the right error."""
     try:
         run(data)
     except GraphmillError as error:
@@ -115,7 +115,7 @@ def _recipe(folder: Path) -> tuple[list[bytes], Run]:
 
     def run(data: bytes) -> None:
         file.write_bytes(data)
-        read_config(config_tree("nodes", read_recipe(str(file))))  # it lies elsewhere, so code of its own is refused
+        read_config(config_tree("nodes", read_recipe(str(file))))  # The folder is elsewhere, so code in it is refused.
 
     return valid, run
 
@@ -263,7 +263,7 @@ def _tensors(name: str) -> Callable[[Path], tuple[list[bytes], Run]]:
 
 
 def _run_record(folder: Path) -> tuple[list[bytes], Run]:
-    """Four texts with a zero byte in between: settings, epochs, events, summary."""
+    """Four texts that zero bytes separate: settings, epochs, events, summary."""
     from graphmill.jobs.records.run_record import read_run
     from graphmill.jobs.reporting.run_report import run_page
 
@@ -287,7 +287,7 @@ def _run_record(folder: Path) -> tuple[list[bytes], Run]:
 
 
 def _message(folder: Path) -> tuple[list[bytes], Run]:
-    """What a partition's server is sent, and what it replies."""
+    """A message to a partition server, and its reply."""
     from graphmill.cluster.transport.wire import pack, unpack
     from graphmill.samplers.vocabulary.messages import NodeRows, SampleNeighbors
 
@@ -327,7 +327,8 @@ def _npz(folder: Path) -> tuple[list[bytes], Run]:
         file.write_bytes(data)
         _drain(npz_graph(file))
 
-    # Deflate makes 1,032 bytes of one; an array is held twice while its type is changed, three times while features become dense.
+    # Deflate expands one byte to at most 1,032. An array is held twice while its type is changed, and three times while
+    # features become dense.
     return valid, _bounded(run, 3 * 1032)
 
 
@@ -374,7 +375,7 @@ def _plain_pickle(folder: Path) -> tuple[list[bytes], Run]:
         file.write_bytes(data)
         try:
             leaves(read_torch(file) if data[:2] == b"PK" or data[2:3] == b"\x8a" else read_pickle(file))
-        except (Refused, ValueError) as error:  # of a leaf, which importers refuse in one line
+        except (Refused, ValueError) as error:  # Errors of a leaf, which importers refuse in one line.
             raise DataError(str(error)) from error
 
     return valid, _bounded(run, 256)
@@ -446,14 +447,14 @@ def _node_csv(folder: Path) -> tuple[list[bytes], Run]:
         for read in (read_features, read_splits):
             with suppress(GraphmillError):
                 read(file)
-        labels = read_labels(file)  # numbers, or classes, of which -1 is unknown
+        labels = read_labels(file)  # Numbers, or classes, for which -1 means unknown.
         assert labels.dtype.kind == "f" or labels.min(initial=0) >= -1
 
     return valid, _bounded(run, 1024)
 
 
 def _bounded(run: Run, bytes_per_byte: int) -> Run:
-    """`run`, refused where it holds more memory than 32 MiB and so many bytes for each byte of the input, at its peak."""
+    """Calls `run`, and refuses a peak memory of more than 32 MiB plus a fixed number of bytes for each input byte."""
 
     def bounded(data: bytes) -> None:
         tracemalloc.start()
@@ -469,7 +470,7 @@ def _bounded(run: Run, bytes_per_byte: int) -> Run:
 
 
 def _drain(source) -> None:
-    """As ingestion reads it; few edges, so that no number of nodes is believed."""
+    """Reads the stream as ingestion does. There are few edges, so that no claimed number of nodes is trusted."""
     for chunk in source.edges(1 << 10):
         assert chunk.src.dtype == chunk.dst.dtype == np.int64
     if source.info.num_nodes < 1 << 20:

@@ -1,4 +1,4 @@
-"""All inputs that fuzzing found worth keeping, and each target's valid first input."""
+"""Reads all inputs that fuzzing kept, and each target's valid first input."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""`--run.resume auto`: the same command begins a run, and goes on with it after a kill, in a folder and on s3; another run is refused."""
+"""With `--run.resume auto` the same command begins a run, and continues it after a kill, in a folder and on s3. Another run is refused."""
 
 import json
 import os
@@ -110,7 +110,7 @@ def test_a_run_on_s3_is_read_from_there(bucket, workplace):
         assert other.returncode == 1, other.stderr
         assert told in other.stderr
     assert place.store is not None
-    for name in checkpoints_of(place).names():  # a run that ended before its first checkpoint
+    for name in checkpoints_of(place).names():  # A run that ended before its first checkpoint.
         place.store.remove([f"train/{name}/{file}" for file in place.store.names(f"train/{name}")])
     other = run_job(train_nodes.main, [*again, "--fit.seed", "5", "--run.dir", where], workplace)
     assert other.returncode == 1, other.stderr

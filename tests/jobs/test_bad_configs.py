@@ -1,7 +1,7 @@
-"""Every job with options or files that cannot work: one line, an exit status other than 0, and nothing written.
+"""Every job with options or files that cannot work: one line, an exit status other than 0, and no written file.
 
-Rows run in this process, for a Python process with torch costs seconds; one row of every job runs once more as a user would start it,
-and must say the same.
+Rows run in this process, because a new Python process with torch costs seconds. One row of every job also runs as a
+user would start it, and must print the same message.
 """
 
 import importlib
@@ -29,11 +29,11 @@ ELSEWHERE = {"sweep"}
 
 
 class Row(NamedTuple):
-    """One command that must be refused. `{name}` in an argument is a thing of the fixture `things`."""
+    """One command that must be refused. `{name}` in an argument stands for a path of the fixture `things`."""
 
     job: str
     arguments: str
-    says: tuple[str, ...]  # pieces of the one line, in any order
+    says: tuple[str, ...]  # Parts of the one line, in any order.
     status: int = 1
 
     @property
@@ -42,7 +42,7 @@ class Row(NamedTuple):
 
 
 ROWS = (
-    # Options that the command line does not know, or not so. Status 2 is the parser's.
+    # Options or values that the command line does not know. The parser exits with status 2.
     Row("products_geco", "--fit.epochs many", ("--fit.epochs", "an integer", "'many'"), 2),
     Row("products_geco", "--epoch 3", ("--epoch", "--fit.epochs"), 2),
     Row("products_geco", "--sampler all", ("'all'", "--sampler", "random-partition", "node2subgraph"), 2),
@@ -110,7 +110,7 @@ ROWS = (
     Row("benchmarks.parallel", "", ("missing", "--graph"), 2),
     Row("bench.sampling", "--threads some", ("--threads", "'some'"), 2),
     Row("bench.speed", "--log2-to high", ("--log2-to", "'high'"), 2),
-    # The fit and the run of training jobs. None gets as far as to make its graph.
+    # Options of the fit and the run of training jobs. Each is refused before the job makes its graph.
     Row("products_geco", "--fit.epochs 0", ("epochs", "at least 1", "0", "--fit.epochs")),
     Row("products_geco", "--fit.learning_rate nan", ("learning_rate", "nan", "--fit.learning_rate")),
     Row("products_geco", "--fit.min_learning_rate 1", ("--fit.min_learning_rate",)),
@@ -212,7 +212,7 @@ ROWS = (
     Row("pcqm4m_tokengt", "--sampler.bucket_ratio 0.5", ("0.5", "0", "--sampler.bucket_ratio")),
     Row("pcqm4m_tokengt", "--sampler.max_nodes -1", ("-1", "--sampler.max_nodes")),
     Row("pcqm4m_tokengt", "--data.molecules 0", ("molecules", "0", "--data.molecules")),
-    # Graphs that are not there, are damaged, or do not fit.
+    # Graphs that do not exist, are damaged, or do not fit the command.
     Row("products_geco", "--data {missing}", ("missing", "manifest")),
     Row("products_geco", "--data {torn}", ("torn", "manifest")),
     Row("products_geco", "--data {graph} --data.split_set 3", ("split set", "3", "--data.split_set")),
@@ -300,7 +300,7 @@ ROWS = (
     Row("convert_checkpoint", "--source grit --checkpoint {file} --out out", ("file.txt",)),
     Row("convert_checkpoint", "--source tokengt --checkpoint {odd}.safetensors --out out", ("odd.pt.safetensors",)),
     Row("convert_checkpoint", "--source grit --checkpoint {odd} --out out", ("odd.pt", "tensors")),
-    # Texts that are no names of files: too long, or of another form.
+    # Texts that cannot be names of files: too long, or in a wrong form.
     Row("train_nodes", "--model {long}", ("model", "primphormer", "m...m", "--model"), 2),
     Row("train_nodes", "--model {long}:Net", ("mmm:Net", "cannot be imported")),
     Row("train_nodes", "--model ../../x", ("'../../x'", "primphormer", "--model"), 2),
@@ -363,7 +363,7 @@ ROWS = (
 
 @pytest.fixture(scope="module")
 def things(tmp_path_factory) -> dict[str, Path]:
-    """A graph, a set of graphs, and what only looks like them, by the names that rows use."""
+    """A graph, a set of graphs, and files that only look like these, by the names that rows use."""
     from graphmill.storage.ingestion.ingest import IngestOptions, ingest
     from graphmill.storage.synthetic.products_like import SyntheticGraph, SyntheticOptions
 
@@ -405,7 +405,7 @@ def store_molecules(folder: Path) -> None:
 
 
 def listing(*folders: Path) -> dict[str, tuple[int, int]]:
-    """(bytes, time) of everything in these folders."""
+    """(bytes, time) of all files in these folders."""
     paths = [path for folder in folders for path in folder.rglob("*")]
     return {str(path): (path.stat().st_size, path.stat().st_mtime_ns) for path in paths}
 
@@ -420,14 +420,14 @@ def module_of(job: str) -> str:
 
 @pytest.fixture(autouse=True)
 def no_ray(monkeypatch) -> None:
-    """Whoever starts or joins Ray has looked at the options too late."""
+    """Fails a command that starts or joins Ray: it has checked its options too late."""
     import ray
 
     def start(*args, **options):
         pytest.fail("Ray was started")
 
     monkeypatch.setattr(ray, "init", start)
-    # A job is a process of its own; this one may hold the Ray of other tests, and would join it.
+    # A user's job is a separate process. This test process may hold the Ray of other tests, and the job would join it.
     monkeypatch.setattr("graphmill.jobs.machine.this_machine.joins_a_cluster", lambda _: False)
 
 
@@ -456,7 +456,7 @@ def test_one_line_and_nothing_written(row: Row, things, tmp_path, monkeypatch, c
 
 
 def test_every_job_has_a_row():
-    """A job is a file that ends with `run(main)`."""
+    """A file is a job if it ends with `run(main)`."""
     files = [path for folder in ("jobs", "benchmarks") for path in (REPOSITORY / folder).rglob("*.py")]
     jobs = {
         ".".join(path.relative_to(REPOSITORY).with_suffix("").parts).removeprefix("jobs.")
@@ -467,7 +467,7 @@ def test_every_job_has_a_row():
     assert len(ROWS) >= 150
 
 
-# In the gate: one that trains, one that prepares, and one that `python -m` starts.
+# In the gate: one job that trains, one that prepares data, and one that `python -m` starts.
 IN_THE_GATE = {"products_geco", "ingest", "bench.speed"}
 
 
@@ -479,7 +479,7 @@ IN_THE_GATE = {"products_geco", "ingest", "bench.speed"}
     ],
 )
 def test_a_process_says_the_same(job: str, things, tmp_path, monkeypatch, capfd):
-    """The cheapest honest check of the rest: the last row of every job, started as a user would."""
+    """A sample for the other rows: the last row of every job, started as a user would start it."""
     row = [row for row in ROWS if row.job == job][-1]
     script = str(REPOSITORY / "jobs" / f"{job.replace('.', '/')}.py")
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""The GPU's benchmark on a CPU and on a pretended GPU: its checks pass, see a model that is wrong, and without a GPU it says so in a line."""
+"""The GPU benchmark on a CPU and on a pretended GPU: its checks pass, and they find a wrong model. Without a GPU one line says so."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""The sampling benchmark on a tiny graph: every row is there and makes sense. No figure is judged: a test is never timed."""
+"""The sampling benchmark on a tiny graph: every row exists and is plausible. Speeds are not checked."""
 
 import json
 import math
@@ -66,7 +66,7 @@ def test_counts_what_travels(config, tmp_path):
     rows = [row for row in measure(remote) if "through an actor" in row.what]
     assert len(rows) == 2
     for row in rows:
-        assert "6 requests a batch" in row.note  # one per owner and hop, one per owner for rows
+        assert "6 requests a batch" in row.note  # One request per owner and hop, and one per owner for rows.
         assert "MB in" in row.note
 
 

@@ -1,4 +1,4 @@
-"""The speed benchmark: plain GECO computes what GECO computes, what does not fit is skipped with its estimate, a tiny run writes all files."""
+"""The speed benchmark: plain GECO computes the same as GECO, sizes that do not fit are skipped with their estimate, and a tiny run writes all files."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""BREC: the graph6 reader, the statistic, resuming; a model tells a hexagon from two triangles and no graph from itself."""
+"""BREC: the graph6 reader, the statistic, and resuming. A model tells a hexagon from two triangles, but not a graph from itself."""
 
 import json
 from pathlib import Path
@@ -112,7 +112,7 @@ def test_refinement_of_known_graphs():
             shrikhande[a, b] = (x, y) in {(0, 1), (0, 3), (1, 0), (3, 0), (1, 1), (3, 3)}
     assert not tells_apart(rook, shrikhande, 32)  # strongly regular with equal parameters
     assert tells_apart(ring(6), ring(3, 3), 2)
-    assert not tells_apart(ring(7), ring(3, 4), 0)  # without walks, only degrees and edges are seen: as far as 1-WL
+    assert not tells_apart(ring(7), ring(3, 4), 0)  # Without walks a model sees only degrees and edges, as 1-WL does.
     order = np.random.default_rng(0).permutation(12)
     assert not tells_apart(ring(5, 7), ring(5, 7)[order][:, order], 32)
     assert tells_apart(ring(5), ring(6), 3)
@@ -207,7 +207,10 @@ def test_in_double_precision_the_whole_model_is(tmp_path):
 
 @pytest.mark.long
 def test_double_precision_shows_a_difference_that_rounding_hides(real_data):
-    """CFI's pair 13 has equal multisets of walks: at the start its two graphs differ by less than single precision's rounding."""
+    """CFI's pair 13 has equal multisets of walks.
+
+    At the start the outputs of its two graphs differ by less than the rounding of single precision.
+    """
     first, second = brec.read_pairs(real_data / "brec", "cfi")[13]
     order = np.random.default_rng(0).permutation(len(first))
     graphs = brec.pack([first, second, first[order][:, order]], "cpu")

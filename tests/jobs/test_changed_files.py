@@ -1,4 +1,7 @@
-"""A file that a run has mapped is cut or overwritten under it: one line names it, the status is 1, and the run's directory says it too."""
+"""A file that a run has mapped is shortened or overwritten during the run.
+
+One line names it, the status is 1, and the run's directory records it.
+"""
 
 import os
 import signal
@@ -31,7 +34,7 @@ def cut(graph: Path) -> Path:
 
 
 def overwrite(graph: Path, column: str, junk: int) -> Path:
-    """In place, as a careless copy does."""
+    """Overwrites the file in place, as a careless copy does."""
     values = getattr(open_graph(str(graph)).partition(1), column)
     path = stored_file(graph, "part-00001/topology.arrow")
     place = path.read_bytes().index(values.tobytes())

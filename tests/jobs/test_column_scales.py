@@ -1,4 +1,4 @@
-"""Columns of node features in the millions, with an offset, or tiny: models and baselines learn as they do of the same columns of ordinary scale."""
+"""Columns of node features in the millions, with an offset, or tiny: models and baselines learn as well as from columns of ordinary scale."""
 
 import json
 import re
@@ -51,7 +51,7 @@ SCALES = {
 
 
 def make(folder: Path, name: str, nodes: int = NODES, training: int = 100) -> str:
-    """Classes show in a column each and in half of the edges."""
+    """A graph in which each class shows in one column and in half of the edges."""
     rng = np.random.default_rng(0)
     y = rng.integers(0, CLASSES, nodes)
     src, other = rng.integers(0, nodes, (2, 7 * nodes))
@@ -118,7 +118,10 @@ def test_baselines_see_what_the_model_sees(graphs, tmp_path):
 
 
 def test_numbers_of_training_travel_with_the_weights(graphs, tmp_path):
-    """A graph of other training rows, whose own numbers are others, gets the same predictions; a resume goes on with the same numbers."""
+    """Means and scales of training are stored with the weights.
+
+    So predictions do not change on a graph with other training rows, and a resume uses the same numbers.
+    """
     run, words = tmp_path / "run", ["--model", "gcn", *SHORT]
     summary, _, printed = trained(graphs["all"], run, *words)
     told = "3 columns of features to mean 0 and deviation 1 (0: mean "
@@ -161,7 +164,7 @@ def test_a_graph_of_an_older_version_has_no_numbers(graphs):
 
 
 def test_each_type_of_nodes_and_each_relation_has_its_own_columns(tmp_path):
-    """Of types without splits all rows count; a type without features passes."""
+    """For types without splits all rows count. A type without features is skipped."""
     rng = np.random.default_rng(0)
     y, x, split = rng.integers(0, 3, 300), rng.normal(size=(300, 4)), rng.choice([1, 2, 3], (300, 1)).astype(np.int8)
     x[:, :3] += np.eye(3)[y]
@@ -264,7 +267,7 @@ def test_models_and_baselines_score_as_on_plain_columns(tmp_path, model):
 
 
 def write_set(folder: Path, name: str, training: int = 40, seed: int = 0) -> str:
-    """Numbers of graphs that show in their nodes' and edges' columns; `all`: columns of other scales hold the same."""
+    """Graphs whose targets show in columns of nodes and edges. With `all`, columns of other scales contain the same information."""
     rng, graphs, part = np.random.default_rng(0), [], np.random.default_rng(seed).permutation(60)
     for _ in range(60):
         n, y = int(rng.integers(3, 8)), rng.normal()
@@ -283,7 +286,10 @@ SET = ["--model", "grit", "--model.num_layers", 1, "--model.width", 16, "--sampl
 
 
 def test_columns_of_sets_are_standardised(tmp_path):
-    """Nodes' and edges', by the training graphs; model and baseline read the same numbers, and predictions of another set those of training."""
+    """Columns of nodes and edges are standardised by the training graphs.
+
+    Model and baseline read the same numbers, and predictions of another set use the numbers of training.
+    """
     urls = {name: write_set(tmp_path, name) for name in ("plain", "all")}
     rows = open_graphs(urls["all"]).fetch(open_graphs(urls["all"]).split("train"))
     measured = open_graphs(urls["all"]).manifest.measured

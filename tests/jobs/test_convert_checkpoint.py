@@ -1,4 +1,4 @@
-"""Published checkpoints are converted, and their numbers come back."""
+"""Published checkpoints are converted, and the converted models compute the same numbers."""
 
 import argparse
 import io

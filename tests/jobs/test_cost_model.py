@@ -1,4 +1,4 @@
-"""The cost model compared with real batches: it gives the bytes of their messages, and the effects of more workers and of caches."""
+"""The cost model is compared with real batches: it gives the bytes of their messages, and the effects of more workers and of caches."""
 
 from pathlib import Path
 
@@ -172,7 +172,7 @@ def test_more_nodes_more_bytes_faster_links_fewer_seconds() -> None:
 
 
 def test_planned_rows_are_near_those_of_a_plan() -> None:
-    """Of batches that hold each node independently, as the formula has it; whatever the room, in the steady state."""
+    """Each batch holds each node independently, as the formula assumes. Checked for any room, in the steady state."""
     count, share = np.array([4000.0, 2000.0, 500.0]), np.array([0.01, 0.1, 0.6])
     rng, each = np.random.default_rng(0), np.repeat(share, count.astype(int))
     batches = [np.flatnonzero(rng.random(len(each)) < each).astype(np.int32) for _ in range(300)]
@@ -233,7 +233,7 @@ KNOWN = Rates(0.02, 20e-6, 3e-3, 2e-6, 1e-3, 1e-9, 2e-3, 1e-9)
 
 
 def made_up_point(batch_size: int, requests: bool) -> dict:
-    """A point whose times follow exactly from known rates."""
+    """A measured point whose times follow exactly from known rates."""
     settings = {
         "sampler": "neighbor", "scaling": "weak", "workers": 1, "partitions": 2, "chunks": 4,
         "local_reads": not requests, "fanouts": (5, 3), "batch_size": batch_size,

@@ -1,4 +1,4 @@
-"""Recipes that were made to harm, or by mistake: one line of bounded length, at once."""
+"""Malicious or mistaken recipes are refused at once, in one line of bounded length."""
 
 import os
 import time
@@ -14,7 +14,7 @@ from tests.job_in_process import run_job
 _NINE = ",".join(["*a{}"] * 9)
 _LEVELS = [f"a{level}: &a{level} [{_NINE.replace('{}', str(level - 1))}]\n" for level in range(1, 12)]
 
-# Name → (the recipe, a piece of what is said).
+# Name → (the recipe, a part of the message).
 CRAFTED: dict[str, tuple[str | bytes, str]] = {
     "6 levels of aliases": ("a0: &a0 [x]\n" + "".join(_LEVELS[:5]) + "model: *a5\n", "without anchors"),
     "12 levels of aliases": ("a0: &a0 [x]\n" + "".join(_LEVELS) + "model: *a11\n", "without anchors"),
@@ -92,7 +92,8 @@ def test_bases_lie_over_each_other_in_their_order(tmp_path, monkeypatch):
     Path("a.yaml").write_text("model: {name: gcn, width: 8}\nfit: {epochs: 1, seed: 1, steps: 5}")
     Path("b.yaml").write_text("base: a.yaml\nmodel: sage\nfit: {seed: 2, learning_rate: 0.1}")
     Path("c.yaml").write_text("base: b.yaml\nmodel: {name: gcn, dropout: 0.1}\nfit: {epochs: 3}")
-    fit = {"seed": 2, "learning_rate": 0.1, "epochs": 3}  # what says epochs drops the steps below it
+    # A recipe that sets epochs removes the steps of the recipe below it.
+    fit = {"seed": 2, "learning_rate": 0.1, "epochs": 3}
     assert read_recipe("c.yaml") == {"model": {"name": "gcn", "dropout": 0.1}, "fit": fit}
 
 

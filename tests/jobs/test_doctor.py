@@ -1,4 +1,4 @@
-"""jobs/doctor.py: each check on a healthy machine and on one that lacks what it looks for."""
+"""jobs/doctor.py: each check on a healthy machine, and on a machine without the thing that it looks for."""
 
 import resource
 import shutil
@@ -118,7 +118,7 @@ def test_few_open_files_and_a_taken_port_are_said(monkeypatch):
             server.bind(("127.0.0.1", 8265))
             server.listen()
         except OSError:
-            pass  # somebody else's Ray is there: taken as well
+            pass  # Another user's Ray uses the port, so the port counts as taken.
         messages = [f.message for f in machine_checks.check_loopback() if f.verdict == "warn"]
     assert any("8265" in message for message in messages)
     assert any("no_proxy" in message for message in messages)

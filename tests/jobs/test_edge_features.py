@@ -1,4 +1,4 @@
-"""Features of edges in a run on nodes: a model that reads them learns what one without them cannot, in training, scores and predictions."""
+"""Edge features in a run on nodes: a model that reads them learns the classes, and a model that does not cannot."""
 
 import functools
 import json
@@ -30,7 +30,7 @@ MODELS = {
 
 
 def store(url: Path, factor: float = 1.0, offset: float = 0.0) -> str:
-    """A node's label is the class that its one marked in-neighbor shows in its features."""
+    """A graph in which a node's label is the class of its one marked in-neighbor. The neighbor's features show this class."""
     rng = np.random.default_rng(0)
     shown = rng.integers(0, CLASSES, NODES)
     source = np.stack([rng.choice(NODES, DEGREE, replace=False) for _ in range(NODES)])
@@ -69,7 +69,7 @@ def score_of(run: Path) -> float:
 
 @pytest.fixture(scope="module")
 def reading(stored, tmp_path_factory):
-    """The directory of a model's run with features of edges, trained when it is first asked for."""
+    """The run directory of a model that reads edge features. It is trained at its first use."""
 
     @functools.cache
     def run(name: str) -> Path:
@@ -97,7 +97,7 @@ def test_predictions_are_those_of_the_scores(reading, tmp_path):
 
 
 def test_edges_of_another_scale_are_standardised(stored, tmp_path):
-    """Where the run reads them; the numbers are those of all edges of the training graph, and lie with its weights."""
+    """The run standardises edge features by all edges of the training graph, and stores the numbers with its weights."""
     far = store(tmp_path / "far", 1e4, 3e6)
     words = [*MODELS["sage"][:2], *SAMPLED, *SMALL, "--fit.epochs", 2, "--fit.warmup_epochs", 0]
     reads = [*words, "--data.edge_features"]

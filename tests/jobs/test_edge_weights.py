@@ -1,4 +1,4 @@
-"""Weights of edges in a run on nodes: two graphs that differ in their weights alone, which decide the classes in one of them."""
+"""Edge weights in a run on nodes: two graphs differ only in their weights, which decide the classes in one of them."""
 
 import re
 from dataclasses import replace
@@ -54,7 +54,7 @@ def graphs(tmp_path_factory) -> dict[str, str]:
 
 
 def train(url: str, run: Path, *words) -> tuple[float, list[float], str]:
-    """(test score, losses, what was printed)."""
+    """(test score, losses, output) of a run."""
     summary, losses, said = trained(url, run, *SMALL, *words)
     return summary["scores"]["test"], losses, said
 
@@ -66,7 +66,7 @@ SAMPLERS = {
     "induced": ["--sampler", "neighbor", "--sampler.fanouts", 3, 3, "--sampler.edges", "induced"],
     "saint": ["--sampler", "saint", "--sampler.num_walks", 50, "--sampler.num_presamples", 5],
     "ppr": ["--sampler", "ppr"],
-    # Draws by weights of 1 are others than draws without: of whole layers there are none.
+    # Draws by weights of 1 differ from draws without weights. If a sampler takes whole layers, it draws nothing.
     "node2subgraph": ["--sampler", "node2subgraph", "--sampler.max_hops", 1, "--sampler.max_nodes", NODES],
 }
 
@@ -80,7 +80,7 @@ SAMPLERS = {
     ],
 )
 def test_every_sampler_brings_weights(graphs, tmp_path, sampler):
-    """Weights of 1 are no weights; others change the losses."""
+    """Weights of 1 change nothing; other weights change the losses."""
     words = ["--model", "gcn", *SAMPLERS[sampler], *SHORT]
     losses = {name: train(graphs[name], tmp_path / name, *words)[1] for name in ("none", "ones", "telling")}
     assert losses["ones"] == pytest.approx(losses["none"], rel=1e-5)
@@ -109,7 +109,7 @@ def test_without_weights_a_run_is_that_of_a_graph_that_has_none(graphs, tmp_path
 
 
 def test_draws_by_weight_stand_for_the_weights(graphs, tmp_path):
-    """Under auto; with yes a sum counts the drawn edges' weights too."""
+    """With `auto` the draws replace the weights in sums. With `yes` a sum also multiplies by the weights of the drawn edges."""
     words = ["--model", "gcn", *SAMPLERS["neighbor"], *SHORT, "--sampler.scheme", "weight"]
     drawn = train(graphs["telling"], tmp_path / "drawn", *words)
     assert "--data.edge_weight yes" not in drawn[2]
@@ -170,7 +170,7 @@ def test_which_models_read_them():
 
 
 def test_automatic_choices_read_weights(graphs):
-    """Edges join the classes at random, their weights one class alone."""
+    """Edges join classes at random, but heavy edges join nodes of one class."""
     for name, words, told in (
         ("none", [], "neighbors are not alike"),
         ("telling", [], "neighbors are alike: homophily 1.00"),

@@ -23,7 +23,7 @@ def token_ends(view):
 
 
 def test_fifteen_partitions():
-    """E4: every pattern of equal indices gets one number, and patterns that differ get different ones."""
+    """E4: each pattern of equal indices has one number, and different patterns have different numbers."""
     slots = torch.tensor(list(itertools.product(range(4), repeat=4)))
     rank = partition_of(*slots.t())
     patterns = {}
@@ -85,8 +85,9 @@ def test_constructive_attention_reproduces_every_basis_tensor():
                 agreeing += sign > 0
                 m[i * n : (i + 1) * n, j * n : (j + 1) * n] = sign * torch.eye(n, dtype=torch.float64)
         m[-1, 2 * n if c == d else 2 * n + 1] = 1  # the key's type
-        m[-1, 2 * n + 2] = agreeing + 0.5  # [null] beats every key that misses one condition
-        m[2 * n + 1 if a == b else 2 * n, 2 * n + 2] = 10  # a query of the other type has an empty row
+        # The [null] token has a higher score than every key that misses one condition.
+        m[-1, 2 * n + 2] = agreeing + 0.5
+        m[2 * n + 1 if a == b else 2 * n, 2 * n + 2] = 10  # A query of the other type has an empty row.
         weights = (scale * tokens @ m @ keys.t()).softmax(1)
         assert (weights - target[number, 0]).abs().max() < 1e-12
 

@@ -1,6 +1,7 @@
-"""Each call of the filesystem fails in turn, while a graph is ingested, a checkpoint saved and read, and a run predicts.
+"""Each call of the filesystem fails once, while a graph is ingested, a checkpoint saved and read, and a run predicts.
 
-What was there is whole, or what was to come is; the error is one line; and the same command then succeeds.
+Afterwards either the old files or the new files are complete, the error is one line, and the same command succeeds when
+it is repeated.
 """
 
 import json
@@ -32,7 +33,7 @@ STEP = 17  # of the calls that the gate tries
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A graph, and a finished run."""
+    """A graph, and a finished run on it."""
     home = tmp_path_factory.mktemp("made")
     for main, words in ((ingest.main, INGEST), (train_nodes.main, RUN)):
         done = run_job(main, words, home)
@@ -77,7 +78,7 @@ class Prediction:
 
 
 class Training:
-    """A run that goes on from its first epoch's checkpoint."""
+    """A run that continues from its first epoch's checkpoint."""
 
     main = staticmethod(train_nodes.main)
     words = (*RUN[:-4], "--fit.epochs", "3", "--run.resume", "run")
@@ -95,7 +96,7 @@ class Training:
 
 
 def calls(kind: type, made: Path, folder: Path) -> int:
-    """How many calls the command makes."""
+    """The number of filesystem calls of the command."""
     home = folder / "counted"
     home.mkdir()
     kind(made, home)
@@ -105,7 +106,7 @@ def calls(kind: type, made: Path, folder: Path) -> int:
 
 
 def fail(kind: type, made: Path, home: Path, number: int) -> str:
-    """Fails this call of the command, and repeats the command; returns what was wrong, "" where nothing was."""
+    """Lets this call of the command fail, and repeats the command. Returns a description of any problem, else ""."""
     home.mkdir()
     place = kind(made, home)
     with faulty_files(home, number) as faults:
@@ -143,7 +144,7 @@ def snapshot(epoch: int) -> Snapshot:
 
 
 def save(run: Path, epoch: int) -> float:
-    """Saves a checkpoint, keeps the best weights, removes what is old, and resumes: the weights that are read."""
+    """Saves a checkpoint, keeps the best weights, removes old checkpoints, and resumes. Returns the loaded weights."""
     checkpoints = Checkpoints(RunStore.of(run / "train"))
     checkpoints.save(checkpoints.unused_name(snapshot(epoch).state.name), snapshot(epoch))
     checkpoints.sweep(2)

@@ -1,4 +1,4 @@
-"""What a user meets first: short help and help by topic, lists and comparisons of runs, silence where it is asked for, completion in a shell."""
+"""A user's first commands: short help and help by topic, lists and comparisons of runs, quiet output, and completion in a shell."""
 
 import json
 import re

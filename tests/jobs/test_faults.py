@@ -1,8 +1,9 @@
-"""A training job, disturbed on real processes: whatever goes wrong, its curve and its weights are the undisturbed run's, bit for bit.
+"""A training job is disturbed on real processes. After each fault its curve and weights equal the undisturbed run's, bit for bit.
 
-Every kind of fault strikes a run of its own, a few epochs after the start. Some it survives; after others it ends with one clear line, and
-`--run.resume` continues it. `--long` adds those that take minutes each; `DISTURBED_EPOCHS=160 pytest --fault-times 10` strikes ten times in a
-row: where a fault ends the run, each time the run that was resumed.
+Every kind of fault is tried in a separate run, a few epochs after the start. The run survives some faults. After other
+faults it ends with one clear line, and `--run.resume` continues it. `--long` adds faults that take minutes each.
+`DISTURBED_EPOCHS=160 pytest --fault-times 10` repeats each fault ten times in a row; if the fault ends the run, each
+time in the resumed run.
 """
 
 import contextlib
@@ -53,7 +54,7 @@ def undisturbed(tmp_path_factory, shared_ray) -> Path:
 
 @pytest.fixture
 def run(undisturbed: Path, tmp_path: Path) -> Iterator[Path]:
-    """Where the disturbed run will be, beside a store of its own; afterwards it must equal the undisturbed one."""
+    """The directory of the run that a fault will disturb, and its store. Afterwards the run must equal the undisturbed run."""
     shutil.copytree(undisturbed.parent / STORE, tmp_path / STORE)
     before = set(os.listdir("/dev/shm"))
     path = tmp_path / "run"
@@ -70,7 +71,7 @@ def times(pytestconfig: pytest.Config) -> int:
 
 
 def wait_for_more_epochs(job: Job, more: int) -> int:
-    """Returns how many there are then: few enough that what strikes now strikes before the end."""
+    """Waits for further epochs and returns their number. It is small, so that the next fault comes before the end."""
     job.wait_for_epochs(len(epochs(job.run)) + more)
     done = len(epochs(job.run))
     assert done < NUM_EPOCHS - 2, "too late to tell: set DISTURBED_EPOCHS"
@@ -80,7 +81,7 @@ def wait_for_more_epochs(job: Job, more: int) -> int:
 # --- what a run survives by itself
 
 
-# Each strikes, and returns how to tell that it did.
+# Each function causes a fault, and returns a function that checks the fault's effect.
 Proof = Callable[[], bool]
 
 
@@ -104,7 +105,7 @@ def kill_servers_five_times(job: Job) -> Proof:
 
 
 def kill_a_worker(job: Job, rank: int = 1) -> Proof:
-    """With the threads that sample for it."""
+    """Kills a worker together with its sampling threads."""
     workers, before = job.actors("RayTrainWorker"), len(starts(job.run))
     assert len(workers) == 2
     workers[rank].kill()
@@ -116,7 +117,7 @@ def kill_another_worker(job: Job) -> Proof:
 
 
 def stop_the_driver(job: Job, stopped_s: float = 3.0) -> Proof:
-    """Workers go on meanwhile, and what they report is recorded afterwards."""
+    """Suspends the driver. Workers continue, and their reports are recorded afterwards."""
     before, recorded = len(starts(job.run)), len(epochs(job.run))
     job.popen.send_signal(signal.SIGSTOP)
     time.sleep(stopped_s)
@@ -153,7 +154,7 @@ def survive(run: Path, faults: tuple[Callable[[Job], Proof], ...], head: RayHead
         proof = fault(job)
         assert len(epochs(run)) < NUM_EPOCHS - 2, f"{fault.__name__} came too late to tell"
         job.wait_for_epochs(done + 2, timeout_s=RECOVERY_S)
-        wait_until(proof, RECOVERY_S)  # epochs that were over before the strike may be recorded after it
+        wait_until(proof, RECOVERY_S)  # Epochs that ended before the fault may be recorded after it.
         print(f"{fault.__name__}: two epochs later after {time.monotonic() - struck:.1f} s")
     job.end()
 
@@ -200,13 +201,16 @@ def test_replies_that_are_late_change_nothing(run):
     job.end(timeout_s=800)
 
 
-# --- what ends a run, so that it can be resumed
+# --- faults that end a run, which can be resumed
 
 
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 def test_a_run_that_is_ended_twice_is_completed(run, times):
-    """By SIGTERM, then by a terminal's Ctrl-C: each saves the step under way, and the command that it prints loses no epoch."""
+    """First SIGTERM ends the run, then Ctrl-C in a terminal.
+
+    Each time it saves the current step, and the printed command loses no epoch.
+    """
     job = start(run, "--fit.checkpoint_minutes", "None", "--fit.checkpoint_every", "1000")
     for _ in range(times):
         for signum in (signal.SIGTERM, signal.SIGINT):
@@ -240,7 +244,7 @@ def test_a_killed_driver_takes_all_with_it(run, times):
         family = job.family()
         job.popen.kill()
         job.end(timeout_s=60)
-        all_gone(family, 90)  # Ray's agents look for their raylet now and then
+        all_gone(family, 90)  # Ray's agents check only now and then whether their raylet exists.
         job = Job(run, "--run.resume", str(run))
     job.end()
 

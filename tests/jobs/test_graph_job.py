@@ -1,4 +1,4 @@
-"""Jobs over many graphs: the baselines are what they say, bad input ends early in one line, all models train, a run resumes and predicts."""
+"""Jobs over many graphs: baselines follow their definitions, bad input ends early in one line, all models train, and a run resumes and predicts."""
 
 import json
 import re
@@ -66,7 +66,7 @@ def atom_counts(store, graphs: np.ndarray, element: int) -> np.ndarray:
 
 
 class Retargeted:
-    """A store whose target is a function of the atoms."""
+    """A store whose target is a given function of the atoms."""
 
     def __init__(self, store, target) -> None:
         self._store, self._target = store, target
@@ -199,7 +199,7 @@ def test_graphs_of_a_batch_are_as_alike_as_asked(option, largest_over_smallest, 
     sampler = GraphBatchSampler(molecules, run.training)
     sizes = [molecules.num_nodes[sampler.graphs_of(0, batch)] for batch in range(sampler.num_batches)]
     ratios = [nodes.max() / nodes.min() for nodes in sizes]
-    # The plan lets the few largest or smallest graphs join others.
+    # The plan puts the few largest or smallest graphs together with others.
     assert np.median(ratios) <= largest_over_smallest
     if option == "inf":
         assert max(ratios) > 1.2
@@ -255,7 +255,7 @@ def test_a_run_leaves_what_it_promises_and_resumes_exactly(whole_run, workplace)
     assert config["model"] == "tokengt"
     assert config["num_layers"] == 2
     assert "composition only" in whole_run.stdout
-    # Begun by one process in place of two workers: the run's four micro-batches a step are what counts.
+    # The first process replaces two workers; the number of micro-batches stays four.
     alone = ["--workers", "1", "--workers.launcher", "process"]
     with job_in_process.one_thread():
         run_job([*AVERAGED, "--fit.epochs", "1", "--run.dir", "two", *alone], workplace)
@@ -270,7 +270,7 @@ def test_a_run_leaves_what_it_promises_and_resumes_exactly(whole_run, workplace)
 
 
 def assert_is_the_runs(out: Path, run: Path, table: pa.Table) -> None:
-    """The predictions in `out` have every molecule, and the run's own scores."""
+    """Checks that the predictions in `out` contain every molecule and have the run's scores."""
     assert table["id"].to_pylist() == list(range(300))
     summary = json.loads((out / SUMMARY).read_text())
     ours = {split: summary["scores"][split]["mae"] for split in ("valid", "test")}

@@ -1,4 +1,4 @@
-"""Graph-parallel training on pretended GPUs: two processes whose group says that it is nccl's, as one worker on a CPU trains."""
+"""Graph-parallel training on pretended GPUs (two processes whose group claims to be nccl's) equals one worker on a CPU."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -58,7 +58,7 @@ def spec(folder: Path, precision: str) -> TrainSpec:
 
 
 def outcome(a_spec: TrainSpec, rank: int, size: int, device: str, reports: Path, epochs: int) -> dict[str, Any]:
-    """Trains to `epochs`, from where the checkpoint stands."""
+    """Trains to `epochs`, from the newest checkpoint."""
     reporter = MemoryRecorder()
     worker = Worker(
         a_spec,

@@ -1,4 +1,4 @@
-"""The guides' code, run as it is printed."""
+"""Runs the guides' code as it is printed."""
 
 import ast
 import importlib.util
@@ -51,7 +51,7 @@ def blocks(guide: str, language: str) -> list[str]:
 
 
 def run_code(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Runs a guide's code and what checks it, twice: a reader tries again in the same folder."""
+    """Runs a guide's code and its checks twice, because a reader may try again in the same folder."""
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
     for _ in range(2):
         done = subprocess.run(
@@ -137,7 +137,7 @@ def run_shell(commands: str, folder: Path) -> None:
 
 @pytest.mark.long
 def test_links_of_one_s_own_edges(tmp_path: Path) -> None:
-    """The guide's commands and code as they stand, in a folder that holds such files."""
+    """Runs the guide's commands and code unchanged, in a folder that holds such files."""
     rng = np.random.default_rng(0)
     group = rng.integers(0, 6, 300)
     np.save(tmp_path / "x.npy", (np.eye(6)[group] + rng.normal(size=(300, 6))).astype(np.float32))
@@ -148,7 +148,7 @@ def test_links_of_one_s_own_edges(tmp_path: Path) -> None:
     (commands,) = blocks("links.md", "bash")
     run_shell(commands, tmp_path)
     (run,) = (tmp_path / "runs").iterdir()
-    # Who knows a node's group of 50, and no more, has (1 + 1/2 + … + 1/50) / 50 = 0.09.
+    # A model that knows only a node's group of 50 nodes scores (1 + 1/2 + … + 1/50) / 50 = 0.09.
     assert json.loads((run / "summary.json").read_text())["scores"]["test"] > 0.1
     assert list((run / "best_links").glob("part-*.parquet"))
     check = "assert run.summary['all_scores']['test']['mrr'] > 0.15"
@@ -160,7 +160,10 @@ def test_links_of_one_s_own_edges(tmp_path: Path) -> None:
 @pytest.mark.ray
 @pytest.mark.long
 def test_a_knowledge_graph(tmp_path: Path) -> None:
-    """The guide's commands and code as they stand; the best new neighbors live in the same town more often than a chance of one in eight."""
+    """Runs the guide's commands and code unchanged.
+
+    The best new neighbors live in the same town more often than by chance (one in eight).
+    """
     (tmp_path / "jobs").symlink_to(REPOSITORY / "jobs")
     (commands,) = blocks("knowledge_graphs.md", "bash")
     run_shell(commands, tmp_path)
@@ -179,7 +182,7 @@ def test_a_knowledge_graph(tmp_path: Path) -> None:
 @pytest.mark.ray
 @pytest.mark.long
 def test_a_recommender(tmp_path: Path) -> None:
-    """The guide's commands and code as they stand: users and items of six tastes."""
+    """Runs the guide's commands and code unchanged, with users and items of six tastes."""
     rng = np.random.default_rng(0)
     taste = rng.integers(0, 6, 300)  # of 200 users, then of 100 items
     names = [f"user{i}" for i in range(200)] + [f"item{i}" for i in range(100)]
@@ -218,7 +221,7 @@ assert scores["test"]["accuracy"] == run.scores["test"]
 
 @pytest.mark.long
 def test_a_graph_with_time(tmp_path: Path) -> None:
-    """The guide's commands and code as they stand, in a folder that holds such files."""
+    """Runs the guide's commands and code unchanged, in a folder that holds such files."""
     rng = np.random.default_rng(0)
     label = rng.integers(0, 3, 300)
     np.save(tmp_path / "x.npy", (3 * np.eye(3)[label] + rng.normal(size=(300, 3))).astype(np.float32))
@@ -284,7 +287,7 @@ def test_the_notebook_runs_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     said = "".join(output.get("text", "") for cell in done.cells for output in cell.get("outputs", ()))
     assert re.search(r"test accuracy (0\.\d+) as in the run: \1\n", said), said
     assert "ipywidgets'" not in said
-    assert "training:" not in said  # which is one line, replaced as it goes
+    assert "training:" not in said  # The progress is one line, which each update replaces.
     shown = [output["data"] for cell in done.cells for output in cell.get("outputs", ()) if "data" in output]
     lines = [data["text/plain"] for data in shown if "training" in data.get("text/plain", "")]
     assert [re.match(r"training: 30/30 epochs; loss ", line) is not None for line in lines] == [True]
@@ -316,7 +319,7 @@ assert inner < outer
 @pytest.mark.ray
 @pytest.mark.long
 def test_a_graph_of_one_s_own_is_ingested_from_files_and_trained_on(tmp_path: Path) -> None:
-    """The guide's commands as they stand, in a folder that holds such files."""
+    """Runs the guide's commands unchanged, in a folder that holds such files."""
     rng = np.random.default_rng(0)
     label = rng.integers(0, 3, 300)
     np.save(tmp_path / "x.npy", (3 * np.eye(3)[label] + rng.normal(size=(300, 3))).astype(np.float32))

@@ -1,5 +1,7 @@
-"""`--help` of the jobs about runs and machines: at once, with nothing heavy imported, as wrong values are refused; and no traceback where
-nobody reads it."""
+"""`--help` of the jobs about runs and machines is fast and imports nothing heavy; so is the refusal of wrong values.
+
+A closed pipe causes no traceback.
+"""
 
 import json
 import os

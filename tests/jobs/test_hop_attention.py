@@ -1,4 +1,4 @@
-"""GRIT's study of hops, and PPGT's of norms: targets by the definition, attentions that are the layers' own, and runs that show what the papers say."""
+"""GRIT's study of hops and PPGT's study of norms: targets follow the definition, attention equals the layers' attention, and results agree with the papers."""
 
 import json
 
@@ -27,7 +27,7 @@ def test_targets_are_the_nodes_that_k_steps_reach():
 
 
 def test_grits_head_is_the_layers_attention():
-    """Without what it adds of pairs, the layer gives the values by these weights."""
+    """Without its term for pairs, the layer's output is the values weighted by this attention."""
     config, graphs = HopConfig(width=6, walk_steps=4), path(5)
     model = build_model("grit", config, 0)
     layer, alpha_NN = model.attention, model(graphs)
@@ -41,7 +41,7 @@ def test_grits_head_is_the_layers_attention():
 
 @pytest.mark.long
 def test_grit_finds_the_third_hop_and_the_others_do_not():
-    """A triangle at the end of a path: which nodes three steps reach does not follow from distances and degrees."""
+    """The graph is a path that ends in a triangle. Distances and degrees do not tell which nodes three steps reach."""
     config = HopConfig(steps=400, lr=5e-3, width=32, walk_steps=8)
     line = path(9)
     graphs = Graphs(

@@ -1,4 +1,4 @@
-"""`gm.train` of data in memory with a module, a metric, a loss, an optimizer, a scheduler and callbacks of one's own, to predictions and on."""
+"""`gm.train` of data in memory with a user's module, metric, loss, optimizer, scheduler and callbacks; then predictions and a resume."""
 
 import json
 import subprocess
@@ -116,7 +116,7 @@ def test_a_graph_and_a_module_with_parts_of_one_s_own_to_predictions_and_on() ->
     table = gm.predict(run)
     right = np.array(table["prediction"].to_pylist()) == Y.numpy()
     assert 1 - right[PART.numpy() == 2].mean() == pytest.approx(run.summary["scores"]["test"])
-    # Goes on with another object of the class, in the place of the one that was given.
+    # Continues with another object of the class instead of the first one.
     longer = gm.train(resume="run", model=Net(3, 2), fit={"epochs": 3, "callbacks": []})
     rates = [json.loads(line)["learning_rate"] for line in Path("run/metrics.jsonl").read_text().splitlines()]
     assert rates == [0.5, 0.25, 0.125]
@@ -170,7 +170,10 @@ def test_types_and_a_module_of_mappings() -> None:
 
 @pytest.mark.parametrize("model", ["rsage", "gat", Net, OfTypes], ids=lambda model: getattr(model, "__name__", model))
 def test_a_saved_program_of_a_typed_graph_computes_the_same(model, tmp_path: Path) -> None:
-    """The relational layers before `gat` read weights and features of edges; a module over `x` and `edge_index` reads the states of these layers."""
+    """The relational layers before `gat` read weights and features of edges.
+
+    A module of `x` and `edge_index` reads the states of these layers.
+    """
     hetero, relation, words = typed_data(), ("a", "of", "b"), []
     own = OfTypes() if model is OfTypes else Net(128, 2) if model is Net else model
     if isinstance(model, str):
@@ -194,7 +197,7 @@ def test_a_saved_program_of_a_typed_graph_computes_the_same(model, tmp_path: Pat
 
 
 def test_the_task_is_that_of_the_labels_where_only_options_of_it_are_said() -> None:
-    """Of several questions an own metric gets the rows with a known answer, NaN for the others."""
+    """With several questions, a user's metric gets the rows with a known answer, and NaN for the unknown answers."""
     graph = data()
     graph.y = torch.stack([Y.float(), torch.full((NODES,), torch.nan)], dim=1)
     graph.y[::2, 1] = 1.0

@@ -1,4 +1,4 @@
-"""The ingest and inspect jobs as commands: what they print, how they exit, what they leave."""
+"""The commands ingest and inspect: their output, exit status and files."""
 
 import importlib
 import json

@@ -1,4 +1,4 @@
-"""Molecules as commands ingest and bench them: what they print, how they exit, what an interruption leaves."""
+"""Commands that ingest and measure molecules: their output, their exit status, and the files after an interruption."""
 
 import json
 import os
@@ -89,7 +89,7 @@ def test_help_loads_nothing_heavy():
 
 @pytest.mark.long
 def test_killed_and_started_again_it_goes_on(tmp_path):
-    """SIGKILL half way; the second run takes the pieces of the first and writes what an undisturbed run writes."""
+    """SIGKILL ends the first ingestion half way. The second reuses its pieces and writes the same files as an undisturbed ingestion."""
     (tmp_path / "m.csv").write_text("smiles,y\n" + "".join(f"{'C' * (n % 30 + 1)}O,{n}\n" for n in range(8_000)))
     arguments = (f"smiles:{tmp_path / 'm.csv'}", tmp_path / "out", "--chunk-rows", 100)
     command = [sys.executable, str(ROOT / "jobs" / "ingest.py"), *map(str, arguments)]
@@ -98,7 +98,7 @@ def test_killed_and_started_again_it_goes_on(tmp_path):
         while len(pieces := list((tmp_path / "out" / "pieces").glob("*/chunk-*"))) < 5:
             assert time.monotonic() < deadline
             assert process.poll() is None
-            time.sleep(0.01)  # polls another process's files: there is nothing to wait on
+            time.sleep(0.01)  # Polls, because files of another process give no signal to wait for.
         process.send_signal(signal.SIGKILL)
     assert not has_graph(str(tmp_path / "out"))
     before = {path.name: path.stat().st_mtime_ns for path in pieces}
@@ -106,7 +106,7 @@ def test_killed_and_started_again_it_goes_on(tmp_path):
     marked = before_one.stat().st_ino
     stopped = _run(
         *arguments, "--scratch", before_one
-    )  # no directory: ends after featurising, so that pieces can be seen
+    )  # Without a directory it ends after featurising, so that the test sees the pieces.
     assert stopped.returncode == 1
     assert before_one.stat().st_ino == marked
     assert len(list(before_one.parent.glob("chunk-*"))) == 80

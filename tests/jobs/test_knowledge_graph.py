@@ -49,7 +49,7 @@ def trained(workplace) -> Path:
 
 
 def test_relations_are_learnt(trained) -> None:
-    """A member of the right group is in an eighth of the places; which member it is, is chance."""
+    """The right group has an eighth of the entities. The right member of the group is random."""
     told = json.loads((trained / "summary.json").read_text())
     assert told["scores"]["test"] > 2 * told["baselines"]["common_neighbors"]["test"]
     assert told["all_scores"]["test"]["hits_20"] > 0.8
@@ -79,7 +79,7 @@ def test_the_best_links_lead_by_their_relation(workplace, trained) -> None:
 
 
 def test_scores_and_best_links_are_those_of_a_loop(workplace, trained) -> None:
-    """Filtered, from either end; by states that were computed for `predict --embeddings`."""
+    """Scores are filtered and count both directions. They use states that `predict --embeddings` computed."""
     words = ["whole", "states", "--relation", "next to", "--embeddings", "--workers", "1"]
     output_of(predict.main, *words, cwd=workplace)
     table = predictions_of(workplace / "states")

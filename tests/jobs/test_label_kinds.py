@@ -1,4 +1,4 @@
-"""Every kind of labels of nodes, from arrays to scores and predictions: classes with names, several labels, one number, several numbers."""
+"""Every kind of node labels, from arrays to scores and predictions: named classes, several labels, one number, several numbers."""
 
 import json
 
@@ -54,7 +54,7 @@ def _stored(kind, folder, **changes):
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """Runs by kind: (graph, run, what was printed, summary, predictions)."""
+    """Runs by kind of label: (graph, run, output, summary, predictions)."""
     made = {}
 
     def make(kind):
@@ -168,7 +168,7 @@ def test_targets_are_standardised_over_the_training_rows(numbers):
 
 
 def test_the_baseline_of_features_is_the_better_of_ridge_and_perceptron(numbers):
-    """Labels are linear in the features: ridge regression is right to its penalty."""
+    """Labels are linear in the features, so ridge regression is right up to its penalty."""
     run = node_run(numbers, "--data", numbers.url, "--task", "regression", "--task.metric", "r2")
     task = node_task(run.config, run.inputs, numbers.manifest)
     found = compute_baselines(local_router(numbers), 0, task, 0, lambda rows: rows)

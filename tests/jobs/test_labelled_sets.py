@@ -1,4 +1,4 @@
-"""Classes of nodes, and pairs of nodes, over many graphs: trained, planned, scored with baselines, predicted and replayed."""
+"""Sets of many graphs with classes of nodes or with pairs of nodes: trained, planned, scored with baselines, predicted and replayed."""
 
 import functools
 import json
@@ -46,7 +46,7 @@ def _train(stored, name, run, model="grit", *more):
 
 @pytest.fixture(scope="module")
 def run_of(stored, tmp_path_factory):
-    """The directory of a run on a set, trained when it is first asked for."""
+    """The run directory for a set. The run is trained at its first use."""
 
     @functools.cache
     def run(name):
@@ -138,7 +138,7 @@ def test_baselines(stored):
     store = open_graphs(str(stored["cluster"]))
     found = compute_graph_baselines(store, (), Classification(6, "weighted_accuracy"), ("valid", "test"))
     assert found["shares"]["test"] == pytest.approx(1 / 6)
-    assert found["features_only"]["test"] > 0.5  # a feature is the class for most nodes
+    assert found["features_only"]["test"] > 0.5  # For most nodes one feature equals the class.
     pairs = open_graphs(str(stored["pcqm-contact"]))
     found = compute_graph_baselines(pairs, (), PairClassification(), ("test",))
     sizes = pairs.num_nodes[pairs.split("test")]
@@ -146,7 +146,7 @@ def test_baselines(stored):
 
 
 def test_node_targets_do_not_depend_on_the_graphs_beside(stored):
-    """A node's logits depend on its own graph only."""
+    """A node's logits depend only on its own graph."""
     from graphmill.cluster.data.graph_set_data import GraphData
     from graphmill.jobs.tasks.build_model import build_model
     from graphmill.jobs.tasks.graph_task import set_inputs

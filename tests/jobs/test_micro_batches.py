@@ -1,4 +1,4 @@
-"""How many micro-batches a step has, and how many workers there may be for them: decided once, before anything is started."""
+"""The number of micro-batches in a step, and of workers for them, is decided once, before anything starts."""
 
 import json
 

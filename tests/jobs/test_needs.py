@@ -1,4 +1,4 @@
-"""What `--plan` expects of a host's workers, against the bytes and requests of their own loaders: by plan, with shared rows, by locality groups."""
+"""The bytes and requests that `--plan` predicts for a host's workers are compared with their loaders' counts: by plan, with shared rows, and by locality groups."""
 
 import numpy as np
 import pytest
@@ -35,7 +35,7 @@ def graph(tmp_path_factory: pytest.TempPathFactory) -> StoredGraph:
 def shared_rows(
     sampler: NeighborSampler, router: Router, num_bytes: int, row_bytes: int, ranks: range
 ) -> list[SharedRows]:
-    """As the workers of a host choose and fetch them."""
+    """Chooses and fetches the shared rows as the workers of a host do."""
     steps = sampler.num_batches // MICRO_BATCHES
     most, told = num_bytes // row_bytes, []
     for rank in ranks:
@@ -51,7 +51,7 @@ def shared_rows(
 
 
 def counted(graph: StoredGraph, options: NeighborOptions, loader: LoaderOptions, row_bytes: int) -> tuple[float, float]:
-    """(bytes, requests) of a step of the host that asks for most, over all epochs."""
+    """(bytes, requests) of a step on the host with the most bytes, over all epochs."""
     found = []
     for host in range(HOSTS):
         traffic, near, ranks = Traffic(4), (2 * host, 2 * host + 1), range(2 * host, 2 * host + 2)
@@ -107,14 +107,14 @@ def setup(needs: Needs, row_bytes: int, num_batches: int) -> Setup:
             0.1,
             0.2,
             0.06,
-        ),  # how far the plan knows batches ahead depends on the threads, and counts for more in few rows
+        ),  # The number of known batches depends on the threads, and matters more if there are few rows.
         pytest.param("groups", 0.0, 0.0, 0.03, marks=pytest.mark.long),
         pytest.param("groups", 0.1, 0.0, 0.03, marks=pytest.mark.long),
         pytest.param("groups", 0.1, 0.1, 0.05, marks=pytest.mark.long),
     ],
 )
 def test_bytes_and_requests_are_near_those_that_loaders_ask_for(graph, order, room, shared, within) -> None:
-    """Of a run of many epochs: in a short one, rows that are needed once more find more room than in the middle of a run."""
+    """The prediction is for a run of many epochs. In a short run, repeated rows find more room than in the middle of a long one."""
     options, row_bytes = NeighborOptions(fanouts=(5, 3), batch_size=40, root_order=order), 4 * DIM
     needs = seen_needs(graph, options, MICRO_BATCHES, 60.0)
     kept = row_bytes + needs.kept_bytes

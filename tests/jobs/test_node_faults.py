@@ -1,4 +1,4 @@
-"""A whole node goes while a job trains on it, with a worker and a partition's server, and another one comes."""
+"""A whole node is lost while a job trains on it, with a worker and a partition server, and another node joins."""
 
 import contextlib
 import os
@@ -27,7 +27,7 @@ def head() -> Iterator[RayHead]:
 
 
 class Node:
-    """One more node of one CPU."""
+    """An additional node with one CPU."""
 
     def __init__(self, head: RayHead, log: Path) -> None:
         command = [
@@ -46,7 +46,7 @@ class Node:
             )
 
     def kill(self) -> None:
-        """As a loss of power: all of it, unasked."""
+        """Kills all of the node's processes without warning, like a loss of power."""
         tree = []
         with contextlib.suppress(psutil.NoSuchProcess):
             process = psutil.Process(self.popen.pid)
@@ -59,7 +59,7 @@ class Node:
 
 @pytest.fixture
 def nodes(head: RayHead, tmp_path: Path) -> Iterator[list[Node]]:
-    """One node beside the head; tests add others. All end with the test."""
+    """The head and one more node. Tests add others; all end with the test."""
     running = [Node(head, tmp_path / "nodes.log")]
     yield running
     for node in running:
@@ -88,7 +88,7 @@ def test_a_node_is_lost_and_another_comes(head, nodes, undisturbed, tmp_path, st
     done = len(epochs(job.run))
     if done < NUM_EPOCHS - 1:
         job.wait_for_epochs(done + 1)
-        assert time.monotonic() - lost < 2 * RECOVERY_S  # a node is up in half a minute at best
+        assert time.monotonic() - lost < 2 * RECOVERY_S  # A node needs at least half a minute to start.
     job.end()
     assert Outcome.of(job.run) == Outcome.of(undisturbed)
 
@@ -109,7 +109,7 @@ while not os.path.exists(sys.argv[3]):
 
 
 def test_a_full_object_store_changes_nothing(head, nodes, undisturbed, tmp_path, strike):
-    """Another tenant of the cluster puts five times what the store holds, and reads it over and over."""
+    """Another user of the cluster puts five times the store's capacity into it, and reads it repeatedly."""
     job = start_on(head, undisturbed, tmp_path / "run")
     job.wait_for_epochs(3)
     count, ended = tmp_path / "count", tmp_path / "ended"

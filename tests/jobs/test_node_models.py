@@ -1,4 +1,4 @@
-"""Node jobs of Primphormer, TokenGT, GRIT, PPGT and GraphSAGE: end to end on a tiny graph, and bad options in one line."""
+"""Primphormer, TokenGT, GRIT, PPGT and GraphSAGE on nodes: end to end on a tiny graph, and wrong options in one line."""
 
 import json
 

@@ -1,6 +1,6 @@
 """Every model and every job's loop on a pretended GPU (tests/pretend_cuda.py): training, checkpoint, resume, evaluation, prediction.
 
-No device is mixed with another, what a run draws follows from its position, and the numbers are the CPU's.
+Devices are not mixed, the random draws of a run depend only on their position, and the numbers equal the CPU's.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -52,7 +52,7 @@ SPLITS = {"train": SPLIT_TRAIN, "valid": SPLIT_VALID, "test": SPLIT_TEST}
 
 @dataclass(frozen=True)
 class Case:
-    """A model with its data, as a job's workers get them."""
+    """A model with its data, in the form that a job's workers get."""
 
     data: Any
     build: Callable[[], torch.nn.Module]
@@ -78,7 +78,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Rings(ArrayGraphStore):
-    """Rings of 3 to 6 nodes: 12 for training, 4 each to validate and to test."""
+    """Rings of 3 to 6 nodes: 12 for training, 4 for validation and 4 for test."""
 
     def split(self, name: str) -> np.ndarray:
         return {"train": np.arange(12), "valid": np.arange(12, 16), "test": np.arange(16, 20)}[name]
@@ -118,7 +118,7 @@ def graph_case(model: str, *words: object) -> Case:
     )
 
 
-NODE_MODELS = {  # options by the model and how it is fed
+NODE_MODELS = {  # Options by model and by kind of batches.
     "geco neighbors": "--model.permutation dynamic",
     "geco chunks": "--model.recompute yes --model.skip yes",
     "primphormer chunks": "--model.num_heads 2",
@@ -159,7 +159,7 @@ def node_case(name: str, folder: Path) -> Case:
     )
 
 
-GRAPH_MODELS = {  # options by the model and what is particular
+GRAPH_MODELS = {  # Options by model and special case.
     "tokengt": "--model.dropout 0.1 --model.drop_path 0.1 --model.eigenvector_dropout 0.1",
     "tokengt fused dropout": "--model.attention_dropout 0.1",
     "tokengt orthogonal": "--model.identifier orf --model.identifier_dim 4",
@@ -171,7 +171,7 @@ GRAPH_MODELS = {  # options by the model and what is particular
 }
 CASES = [*(f"graphs: {name}" for name in GRAPH_MODELS), *(f"nodes: {name}" for name in NODE_MODELS)]
 
-# In the gate: one over many graphs, and one over sampled neighborhoods.
+# In the gate: one case over many graphs, and one over sampled neighborhoods.
 IN_THE_GATE = {"graphs: grit", "nodes: geco neighbors"}
 
 
@@ -185,7 +185,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module", autouse=True)
 def _group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A process group of one, so that DDP and all collective calls are passed through."""
+    """A process group of one process, so that the code of DDP and of all collective calls runs."""
     meet = tmp_path_factory.mktemp("group") / "meet"
     dist.init_process_group("gloo", init_method=f"file://{meet}", rank=0, world_size=1)
     yield
@@ -200,7 +200,7 @@ def case_of(name: str, folder: Path) -> Case:
 
 
 def run(spec: TrainSpec, device: str, folder: Path, stop_at: int | None = None) -> tuple[Worker, Any]:
-    """Trains on, from where the folder's checkpoint stands; `stop_at`: steps until the driver asks to stop."""
+    """Trains from the checkpoint in the folder. `stop_at`: steps until the driver asks it to stop."""
     worker = Worker(
         spec,
         MemoryRecorder(),
@@ -227,7 +227,7 @@ def losses_of(worker: Worker) -> list[float]:
 
 
 def numbers(scores: Any, name: str = "") -> dict[str, float]:
-    """By the path of names and places, those of the tables by class too."""
+    """All numbers of a nested result, by their path of names and positions; tables are split by class."""
     if not isinstance(scores, dict | list):
         return {name: scores}
     inner = scores.items() if isinstance(scores, dict) else enumerate(scores)
@@ -235,7 +235,7 @@ def numbers(scores: Any, name: str = "") -> dict[str, float]:
 
 
 def predict(case: Case, best: bytes, folder: Path, device: str) -> Any:
-    """The scores of the splits, from predictions on disk."""
+    """Predicts to disk, and returns the scores of the splits."""
     spec = PredictionSpec(
         data=case.data,
         build_model=case.build,
@@ -287,7 +287,7 @@ def test_a_run_on_a_gpu_is_that_of_the_cpu_resumes_exactly_and_predicts(name, fo
     assert again["scores"] == result["scores"]
     for split in SPLITS:
         assert numbers(scores[split]) == pytest.approx(numbers(result["scores"][split]))
-    if "fused dropout" not in name:  # masks of PyTorch's fused attention are the device's own
+    if "fused dropout" not in name:  # Masks of PyTorch's fused attention differ between devices.
         assert losses == pytest.approx(expected, rel=1e-3)
         assert result["scores"]["test"]["loss"] == pytest.approx(reference["scores"]["test"]["loss"], rel=1e-2)
 

@@ -1,4 +1,4 @@
-"""Runs of one process, without Ray: they are the run of one Ray worker to the last digit, and each goes on as the other."""
+"""A run of one process, without Ray, equals the run of one Ray worker to the last digit, and each can continue the other."""
 
 import json
 import shlex
@@ -34,7 +34,7 @@ def workplace(tmp_path_factory) -> Path:
 
 
 def same(one: Path, other: Path) -> None:
-    """Equal curves, weights, scores; equal events, but for what tells the attempts apart."""
+    """Checks that curves, weights and scores are equal, and also events, except for fields that identify the attempt."""
     assert Outcome.of(one) == Outcome.of(other)
     summaries = [json.loads((run / "summary.json").read_text()) for run in (one, other)]
     for name in ("scores", "counts", "workers", "device"):
@@ -146,7 +146,7 @@ def test_a_file_that_is_damaged_while_running_is_named(tmp_path):
 
 
 def test_products_geco_keeps_servers_and_workers():
-    """The recipe's launcher, whatever fits one process."""
+    """The recipe names the launcher, so Ray is used although the data fit one process."""
     from graphmill.jobs.config.config import config_tree, read_config, read_recipe
 
     for recipe, job in (("jobs/products_geco.yaml", products_geco), ("jobs/pcqm4m_tokengt.yaml", None)):

@@ -1,4 +1,4 @@
-"""An option that is another model's or sampler's, or nearly right, is refused in one line that names the right one."""
+"""An option of another model or sampler, or a misspelled one, is refused in one line that names the right option."""
 
 import time
 
@@ -10,7 +10,7 @@ from graphmill.jobs.config.reader import UsageError, parse, read_words
 from graphmill.jobs.ingest import IngestConfig
 
 TRIES = [
-    # Of another sampler, model, task or kind of run.
+    # Options of another sampler, model, task or kind of run.
     ("nodes", "--sampler.fanouts 15 10", "it belongs to --sampler neighbor, typed-neighbor"),
     ("nodes", "--sampler neighbor --sampler.num_chunks 4", "it belongs to --sampler random-partition"),
     ("nodes", "--sampler.top_k 8", "it belongs to --sampler ppr, typed-ppr"),

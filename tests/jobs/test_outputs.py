@@ -1,4 +1,4 @@
-"""Users' files as outputs of every command: all that is not an earlier output of the same command is refused in one line, and no byte is lost."""
+"""Users' files at the output path of every command: anything except an earlier output of the same command is refused in one line, and no byte is lost."""
 
 import os
 import shutil
@@ -34,7 +34,7 @@ RUN = [
     *("--model.hops", "1", "--fit.schedule", "constant", "--fit.checkpoint_every", "1"),
 ]
 CONVERT = ["--source", "tokengt", "--num_heads", "2", "--checkpoint", "published.pt", "--out"]
-# A command that writes to OUT: its main function, and its words.
+# A command that writes to OUT: its main function, and its arguments.
 COMMANDS: dict[str, tuple[Callable[[], int | None], list[str]]] = {
     "ingest": (ingest.main, [*SYNTHETIC[:1], "OUT", *SYNTHETIC[1:]]),
     "ingest --overwrite": (ingest.main, [*SYNTHETIC[:1], "OUT", *SYNTHETIC[1:], "--overwrite"]),
@@ -49,7 +49,7 @@ COMMANDS: dict[str, tuple[Callable[[], int | None], list[str]]] = {
     "bench": (transport.main, ["--out", "OUT"]),
     "brec": (brec.main, ["--data", "none", "--model", "grit", "--out", "OUT"]),
 }
-# What each command makes, of those that go on from an earlier output of their own.
+# The output of each command that can continue from an earlier output.
 OWN = {
     "ingest --overwrite": "graph",
     "train --run.resume": "run",
@@ -74,7 +74,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def home(made: Path, tmp_path: Path) -> Path:
-    """A user's folder beside what commands read."""
+    """A folder of the user, next to the inputs of commands."""
     folder = tmp_path / "home"
     folder.mkdir()
     shutil.copy(made / "published.pt", folder)
@@ -84,7 +84,7 @@ def home(made: Path, tmp_path: Path) -> Path:
 
 
 def snapshot(folder: Path) -> dict[str, tuple[int, str | bytes]]:
-    """Modes and contents below a folder; of a link, where it leads."""
+    """Modes and contents of all files below a folder, and the targets of links."""
     found: dict[str, tuple[int, str | bytes]] = {}
     for path in sorted(folder.rglob("*")):
         content = os.readlink(path) if path.is_symlink() else path.read_bytes() if path.is_file() else ""
@@ -103,7 +103,7 @@ def _notes(home: Path, out: Path, made: Path) -> None:
 
 
 def _project(home: Path, out: Path, made: Path) -> None:
-    """With names of ours, of which none is ours."""
+    """A user's folder whose files have names that ours have, but are not ours."""
     out.mkdir()
     for name in ("config.json", "results.json", "grit.jsonl", "study.yaml"):
         (out / name).write_text("{}")
@@ -143,7 +143,7 @@ def _fifo(home: Path, out: Path, made: Path) -> None:
 
 
 def _other_output(home: Path, out: Path, made: Path) -> None:
-    """A run for whoever writes no runs, else a graph."""
+    """A run for commands that do not write runs, else a graph."""
     shutil.copytree(made / ("graph" if "train" in out.name else "run"), out)
 
 

@@ -1,4 +1,4 @@
-"""A model, a sampler and a task of a user's own, in a package outside of the repository, named by their import paths."""
+"""A user's model, sampler and task, in a package outside of the repository, named by their import paths."""
 
 import importlib
 import json
@@ -210,7 +210,7 @@ def test_our_own_components_are_read_back_equal(kind):
             if kind == "nodes" and (group, name) == ("sampler", "neighbor"):
                 words = ["--sampler.fanouts", "3", "2", "1"]
             if kind == "nodes" and (group, name) in (("task", "binary"), ("task", "regression")):
-                words = ["--data", "a graph"]  # the embedded one's nodes have one class each
+                words = ["--data", "a graph"]  # Nodes of the embedded graph have one class each.
             config = config_of(
                 f"--{group}", name, *words, "--data.folder", "a folder", "--fit.clip_norm", "none", kind=kind
             )
@@ -292,7 +292,7 @@ def test_a_strangers_run_imports_nothing_unless_asked(package, graph, tmp_path):
 
 
 def test_a_strangers_recipe_imports_nothing_unless_asked(package, tmp_path, monkeypatch):
-    """A recipe, its base, a study, its arms, and a sweep's folder."""
+    """Checks a recipe, its base, a study, its arms, and a sweep's folder."""
     recipe, base, study = (package / f"{name}.yaml" for name in ("recipe", "base", "study"))
     recipe.write_text("model: somebodys_parts:Mean")
     base.write_text(f"base: {recipe}\nfit: {{epochs: 2}}")

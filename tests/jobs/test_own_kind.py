@@ -1,4 +1,7 @@
-"""A kind of run from a package outside of the repository: numbers of edges, planned, trained, replayed, continued and predicted end to end."""
+"""A user's kind of run from a package outside of the repository predicts numbers of edges.
+
+It is planned, trained, replayed, continued and used for prediction.
+"""
 
 import json
 import sys
@@ -280,7 +283,7 @@ KIND = "somebodys_edges:EDGES"
 
 @pytest.fixture
 def edges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """400 edges whose number is the product of one feature of each end; 20 are in no split."""
+    """400 edges. The number of an edge is the product of one feature of each end; 20 edges are in no split."""
     folder = tmp_path / "elsewhere"
     folder.mkdir()
     (folder / "somebodys_edges.py").write_text(textwrap.dedent(PACKAGE))

@@ -1,4 +1,4 @@
-"""The papers' recipes on tiny sets in their publishers' own layout: each has the parameters that it says, and ingests, trains, scores."""
+"""The papers' recipes on tiny sets in the publishers' layout: each has the stated number of parameters, and ingests, trains and scores."""
 
 import json
 import re
@@ -27,7 +27,8 @@ from graphmill.storage.molecules.smiles_features import ATOMS, BONDS
 from tests.job_in_process import run_job
 from tests.raw_layouts import ogb_nodes, pcqm4mv2, write_set
 
-# Parameters with the set's own features, as the recipe's head says them. Published: the paper prints this number.
+# Parameters with the real set's features, as the comment at the top of the recipe states. "Published": the paper prints
+# this number.
 COUNTS = {
     "grit/zinc": 473_473,  # published
     "grit/zinc_full": 473_921,
@@ -70,7 +71,7 @@ COUNTS = {
     "ppgt/pcqm4mv2_base": 86_826_529,  # published as 86.8M
     "geco/pcqm4mv2": 7_184_525,
 }
-# What the paper says where its table gives another number.
+# The paper's number, if its table gives another one.
 OTHERWISE = {
     "grit/cluster": "432,206",
     "grit/peptides_func": "443,338",
@@ -98,7 +99,8 @@ NODES = {
     "tokengt/chameleon": ("chameleon", 128, 5, 1_255_429),
     "tokengt/crocodile": ("crocodile", 128, 5, 1_255_429),
 }
-# Where a published cosine ends (GRIT: the released code's default for every cosine; PPGT: its tables and released files).
+# Final learning rate of the published cosine schedules (GRIT: the default of the released code; PPGT: its tables and
+# released files).
 LOWEST_RATES = {
     **{f"grit/{name}": 1e-6 for name in ("zinc", "zinc_full", "mnist", "cifar10", "pattern", "cluster")},
     **{f"grit/{name}": 1e-6 for name in ("peptides_func", "peptides_struct")},
@@ -151,7 +153,7 @@ PPGT_TABLE = {  # arXiv:2504.12588, appendix; columns, stem_hidden, edge_width, 
         {"head_layers": 2, "head_shape": "constant"},
         (16, 1e-3, 150, 10, 1e-5),
     ),
-    # The table's pairs are 64 wide, and its heads 16.
+    # In the table, pairs have width 64 and heads have width 16.
     "peptides_func": (
         (5, 96, 12, 128, 96, 1, 32, 0.1, 0.2),
         {"pool_norm": True, "head_shape": "constant"},
@@ -163,7 +165,7 @@ PPGT_TABLE = {  # arXiv:2504.12588, appendix; columns, stem_hidden, edge_width, 
         (32, 7e-4, 250, 10, 1e-5),
     ),
     "pascalvoc_sp": ((12, 64, 8, 128, 64, 1, 16, 0.2, 0.3), {"head_layers": 2}, (16, 1e-3, 200, 10, 1e-2)),
-    # The table's 16 layers and 8 FFNs of the stem make 34.9M parameters.
+    # The table's 16 layers and the stem's 8 FFNs give 34.9M parameters.
     "pcqm4mv2": (
         (8, 512, 16, 512, 128, 2, 24, 0.2, 0.2),
         {"spe_scales": 10, "layer_scale": 1e-4},
@@ -223,7 +225,8 @@ TOKENGT_TABLE = {  # arXiv:2207.02505 and its code; columns, rows of no other ta
         **{"drop_path": 0.0, "eigenvector_dropout": 0.0, "attention_dropout": 0.0},
     },
 }
-# GECO in the place of GraphGPS's attention: the paper gives no sizes, these are GraphGPS's and the Long Range Graph Benchmark's.
+# GECO replaces GraphGPS's attention. The paper gives no sizes; these are from GraphGPS and the Long Range Graph
+# Benchmark.
 _FILTER = FilterConfig(inner_width=32, scale="length")
 _HYBRID = {"width": 96, "num_layers": 4, "filter": _FILTER, "layer": GPSOptions(mlp="residual"), "head": "graphgym"}
 _LAPLACIAN_16 = {"position": PositionOptions("laplacian", 16, steps=10, normalisation="none")}
@@ -310,7 +313,7 @@ def test_its_lowest_rate_is_the_published_one(recipe):
 
 @pytest.mark.parametrize(("recipe", "model", "training"), [pytest.param(*row, id=row[0]) for row in _published()])
 def test_its_numbers_are_those_of_the_paper(recipe, model, training):
-    """Fields that no row names are the class's defaults: the paper's formulas."""
+    """Fields that no row names have the class's defaults, which are the paper's formulas."""
     config = read_config(config_tree("graphs", read_recipe(f"{recipe}.yaml")))
     options, fit = config.model.options, config.fit
     given = given_of(type(options), PLACEHOLDERS["graphs"])
@@ -407,7 +410,7 @@ def _run(job, *arguments):
 
 
 FEW = ["--fit.epochs", 1, "--fit.warmup_epochs", 0]
-# Fewer and narrower layers, where the recipe's own take long.
+# Fewer and narrower layers, for recipes that take long otherwise.
 SMALL = {
     "tokengt": ["--model.num_layers", 2, "--model.width", 64, "--model.num_heads", 4],
     "grit": ["--model.num_layers", 2, "--model.width", 32],
@@ -417,7 +420,7 @@ SMALL = {
 
 
 def _summary(recipe, tmp_path, *options):
-    """Of a run of the recipe on its tiny set, ingested from its publisher's files."""
+    """The summary of a run of the recipe on its tiny set, which is ingested from the publisher's files."""
     stored, run = tmp_path / "stored", tmp_path / "run"
     name = NODES[recipe][0] if recipe in NODES else _set_of(recipe)
     more = ["--partitions", 1] if recipe in NODES else []

@@ -1,4 +1,4 @@
-"""Predictions of finished runs: scores equal the run's to the last digit, files are complete and ordered, bad input is one line."""
+"""Predictions of finished runs: scores equal the run's scores to the last digit, files are complete and ordered, and bad input is refused in one line."""
 
 import json
 import shutil
@@ -72,7 +72,7 @@ def graph(tmp_path_factory):
 
 
 class LocalNodes:
-    """A graph in this process, as a worker would open it."""
+    """A graph in this process, opened as a worker would open it."""
 
     def __init__(self, graph) -> None:
         self._router = local_router(graph)
@@ -82,7 +82,7 @@ class LocalNodes:
 
 
 def make(spec: PredictionSpec, url: Path, ids: np.ndarray, shard_rows: int, most: int = 2):
-    """All that the workers do, in this process: the folder's table, and the scores."""
+    """Does all work of the workers in this process. Returns the table of the folder, and the scores."""
     folder = PredictionFolder(str(url))
     folder.begin({})
     predictor = Predictor(spec, folder, np.sort(ids)[::shard_rows], "cpu")
@@ -117,7 +117,7 @@ def spec_of(training: TrainSpec, splits: tuple[SplitPlan, ...], **changes) -> Pr
 
 
 def scored_by_trainer(training: TrainSpec) -> dict[str, float]:
-    """What the trainer's own evaluation says of the test split, by one rank."""
+    """The scores of the test split from the trainer's evaluation with one rank."""
     worker = Worker(training, None, 0, 1, torch.device("cpu"))
     torch.manual_seed(3)
     worker.model.load_state_dict(training.build_model().state_dict())
@@ -178,7 +178,7 @@ def test_molecules_are_predicted_as_they_are_scored(kind, molecules, tmp_path):
     known = table[named].is_valid().to_numpy()
     assert known.tolist() == (~np.isnan(target[:, 0])).tolist()
     assert np.array_equal(table[named].drop_null().to_numpy().astype(np.float32), target[known, 0])
-    # The states belong to these rows: the head makes the predictions of them.
+    # The states belong to these rows: the head computes the predictions from them.
     torch.manual_seed(3)
     head = training.build_model().eval().head
     states = torch.tensor(np.stack(table["embedding"].to_numpy()))
@@ -197,7 +197,7 @@ def task_classes(kind: str) -> int:
 
 
 class Retargeted:
-    """A set with other targets."""
+    """A set of graphs with other targets."""
 
     def __init__(self, store, target) -> None:
         self._store, self.target = store, target
@@ -209,7 +209,7 @@ class Retargeted:
         return replace(self._store.fetch(graphs), target=self.target[graphs].astype(np.float32))
 
 
-# 100 chunks: some without a node of a split, and so without a root.
+# 100 chunks: some have no node of a split, and so no root.
 @pytest.mark.parametrize("sampler", ["full", "chunks", "empty chunks", "neighbor"])
 def test_nodes_are_predicted_as_they_are_scored_also_those_in_no_split(sampler, graph, tmp_path):
     data, num_classes = LocalNodes(graph), graph.manifest.num_classes
@@ -272,7 +272,7 @@ def grit(molecules, out_dim: int, *words: object) -> ResolvedRun:
 
 
 def saved_run(run: Path, graph) -> Path:
-    """What a finished run of products_geco leaves, as far as prediction reads it."""
+    """The files of a finished run of products_geco that prediction reads."""
     resolved = runs.node_run(graph, "--data", graph.url, "--model.width", 8, "--model.num_layers", 1)
     (run / "best").mkdir(parents=True)
     (run / "config.json").write_text(json.dumps(resolved.tree()))
@@ -312,7 +312,8 @@ def test_a_run_is_predicted_from_the_snapshot_that_it_was_trained_on(tmp_path):
     run = read_run(str(saved_run(tmp_path / "run", first)), finished=True)
     ingest(SyntheticGraph(SyntheticOptions(num_nodes=120)), url, IngestOptions(num_partitions=2, overwrite=True))
     assert open_prediction(run, PredictConfig("run", "out")).content_hash == first.manifest.content_hash
-    with pytest.raises(ConfigError, match="pass --other-graph"):  # named by its url, it is the newest
+    # If the graph is named by its URL, the newest snapshot is used.
+    with pytest.raises(ConfigError, match="pass --other-graph"):
         open_prediction(run, PredictConfig("run", "out", graph=url))
     prune(url, keep=1)
     with pytest.raises(FormatError, match="expected snapshot 1, found 2; it may be pruned"):
@@ -339,7 +340,7 @@ def test_a_run_that_was_continued_must_finish_again(graph, tmp_path):
 
     happens("begin", "start", "finish")
     read_run(str(path), finished=True)
-    happens("begin", "fail")  # options that were refused, before anything was trained
+    happens("begin", "fail")  # The options were refused before any training.
     read_run(str(path), finished=True)
     happens("begin", "start", "fail")
     with pytest.raises(FormatError, match="found one that was continued and has not finished again"):
@@ -425,7 +426,7 @@ def test_bad_input_is_one_line_and_writes_nothing(monkeypatch, graph, other_grap
 
 
 def saved_set_run(run: Path, molecules) -> Path:
-    """What a finished run over molecules leaves, as far as prediction reads it, with the trainer's own scores."""
+    """The files of a finished run over molecules that prediction reads, with the trainer's scores."""
     resolved = grit(molecules, 1, "--data", molecules.url, "--evaluation.max_graphs", 5)
     task = Regression((1.5,), (0.7,))
     splits = {split: GraphSplitOptions(split, resolved.evaluation[split]) for split in ("valid", "test")}

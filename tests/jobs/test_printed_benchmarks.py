@@ -1,4 +1,7 @@
-"""Every benchmark and paper's experiment that docs/performance.md and its pages print has such options; each table names its sections."""
+"""Every benchmark and paper experiment that docs/performance.md and its pages print has the printed options.
+
+Each table links to its sections.
+"""
 
 import re
 from importlib import import_module
@@ -15,7 +18,7 @@ COMMAND = re.compile(
 
 
 class Parsed(Exception):
-    """The options were read; nothing is measured."""
+    """Raised after the options were read, so that nothing is measured."""
 
 
 def printed() -> list[tuple[str, str]]:

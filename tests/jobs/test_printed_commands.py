@@ -1,7 +1,7 @@
-"""What README.md, the site's home and the guides print runs as it is written, twice in a row, each time to exit status 0.
+"""Commands in README.md, the site's home and the guides run as printed, twice in a row, with exit status 0.
 
-A block runs in a folder of its own that looks like a checkout with its environment. What is not run, or not quite as written, is listed
-with its reason, and nothing else is.
+Each block runs in a separate folder that looks like a checkout with its environment. Blocks that are not run, or are
+changed before the run, are listed with the reason. The list has no other blocks.
 """
 
 import os
@@ -18,7 +18,7 @@ from tests.printed_commands import DOCUMENTS, REPOSITORY, Block, blocks, inline_
 from tests.raw_layouts import write_set
 
 FIRST_RUN = "docs/guides/start.md"
-# (document, how a block begins): why it is not run
+# (document, first words of a block): the reason why the block is not run.
 NOT_RUN = {
     (FIRST_RUN, "make clean"): "builds an environment from indexes that the reader has to name",
     (
@@ -85,7 +85,7 @@ def reason(block: Block) -> str | None:
 
 
 def shell_blocks() -> list[Block]:
-    """All that hold commands; `make run ARGS=…`, which stands in a sentence, too."""
+    """All blocks with commands, and `make run ARGS=…`, which stands in a sentence."""
     found = [block for name in DOCUMENTS for block in blocks(name) if block.language == "bash"]
     inline = [command for command in inline_commands(FIRST_RUN) if command.startswith("make run ARGS=")]
     return [*found, *(Block(FIRST_RUN, "bash", command) for command in inline)]
@@ -119,7 +119,7 @@ def test_what_is_not_run_as_printed_is_still_printed():
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """A folder like a checkout with its environment, the graph that the first guide makes, and the files and modules that guides speak of."""
+    """A folder like a checkout with its environment, the graph of the first guide, and the files and modules that guides mention."""
     for name in ("jobs", "Makefile", "pyproject.toml", "constraints.txt"):
         (tmp_path / name).symlink_to(REPOSITORY / name)
     environment = tmp_path / ".venv"
@@ -177,7 +177,7 @@ def test_a_block_of_commands_runs_twice(block: Block, checkout: Path) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("document", SCRIPTS)
 def test_a_guides_python_runs_twice(document: str, tmp_path: Path) -> None:
-    """Its blocks are one script, in pieces."""
+    """The Python blocks of a guide are parts of one script."""
     code = "".join(block.text for block in blocks(document) if block.language == "python")
     (tmp_path / "guide.py").write_text(code)
     for _ in range(2):

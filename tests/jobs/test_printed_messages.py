@@ -1,4 +1,4 @@
-"""Every message that docs/guides/operations.md explains is one that the program says, in these words."""
+"""The program can print every message that docs/guides/operations.md explains, in these words."""
 
 import ast
 import re
@@ -13,7 +13,7 @@ _FROM_ELSEWHERE = {"out of memory"}  # Ray's words
 
 
 def explained() -> list[str]:
-    """What stands in backquotes in the first column of the table of messages, or elsewhere after "says"."""
+    """Texts in backquotes in the first column of the table of messages, or elsewhere after "says"."""
     before, section = (REPOSITORY / "docs/guides/operations.md").read_text().split("## What a message means", 1)
     found = re.findall(r"says `([^`]+)`", before)
     for line in section.split("\n## ", 1)[0].splitlines():
@@ -24,7 +24,7 @@ def explained() -> list[str]:
 
 @cache
 def said() -> str:
-    """All texts of the program, one a line."""
+    """All texts of the program, one on each line."""
     texts = []
     for folder in ("core", "storage", "samplers", "cluster", "jobs"):
         for file in sorted((REPOSITORY / folder).rglob("*.py")):
@@ -38,7 +38,7 @@ def said() -> str:
 
 
 def pattern(message: str) -> str:
-    """Where a word has a digit, a value may stand; `…` is anything."""
+    """A pattern for a message: a word with a digit matches any value, and `…` matches anything."""
     words = [
         f"(?:{re.escape(word)}|\\S*{_VALUE}\\S*)" if re.search(r"\d", word) else re.escape(word).replace("…", ".*")
         for word in message.split(" ")
@@ -47,7 +47,7 @@ def pattern(message: str) -> str:
 
 
 def is_said(message: str) -> bool:
-    """In one text, or in one with another as its value: "cannot {what}", where something else says "start a local Ray"."""
+    """True if the message is one text of the program, or one with another as its value: "cannot {what}" with "start a local Ray"."""
     if re.search(pattern(message), said()):
         return True
     words, lines = message.split(" "), set(said().splitlines())

@@ -1,4 +1,4 @@
-"""Every option that the documents print is one that its command has, with such a value."""
+"""Every option in the documents is an option of its command, with a valid value."""
 
 import importlib
 import re
@@ -36,7 +36,7 @@ JOBS = sorted(path.stem for path in (REPOSITORY / "jobs").glob("*.py") if path.s
 
 
 def arguments_of_job(command: list[str]) -> tuple[str, list[str]] | None:
-    """(job, its arguments) of a command that runs one of our jobs, by whatever way; None for the others."""
+    """(job, its arguments) of a command that runs one of our jobs in any way; None for other commands."""
     if command[:1] == ["make"] and "run" in command:
         given = [word.removeprefix("ARGS=") for word in command if word.startswith("ARGS=")]
         return "products_geco", words(given[0]) if given else []
@@ -50,7 +50,7 @@ def arguments_of_job(command: list[str]) -> tuple[str, list[str]] | None:
 
 
 def written_out(command: str) -> str:
-    """Without what the reader is to fill in: any model will do, and 1 is a number, a name and a folder."""
+    """Replaces placeholders: any model works, and 1 is a number, a name and a folder."""
     return re.sub(r"<[^>]*>", "1", command.replace("<model>", "grit"))
 
 
@@ -71,7 +71,7 @@ def printed() -> list[tuple[str, str, list[str]]]:
         commands += [(document, " ".join(body.split())) for _, body in folded]
     for job in JOBS:
         for line in (importlib.import_module(f"graphmill.jobs.{job}").__doc__ or "").splitlines():
-            command = re.sub(r"   +.*", "", line.strip())  # what is said of it stands further on
+            command = re.sub(r"   +.*", "", line.strip())  # The description of this option stands later in the text.
             commands.append((f"jobs/{job}.py", command))
     for line in (REPOSITORY / "Makefile").read_text().splitlines():
         commands.append(("Makefile", line.strip("# ")))
@@ -86,7 +86,7 @@ def printed() -> list[tuple[str, str, list[str]]]:
 
 
 class Understood(Exception):
-    """The options were parsed: the job's work would begin."""
+    """Raised when the options were parsed and the job's work would begin."""
 
 
 @pytest.fixture
@@ -102,7 +102,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def in_turn() -> list[Any]:
-    """The commands that measurements and decisions were made with are read by `make test-all`."""
+    """`make test-all` reads the commands of measurements and decisions."""
     records = {*FIGURES, *DECISIONS}
     return [pytest.param(*printed_, marks=[pytest.mark.long] * (printed_[0] in records)) for printed_ in printed()]
 
@@ -113,7 +113,7 @@ def test_a_printed_command_is_understood(document, job, arguments, monkeypatch, 
     if job in TRAINING:  # --help reads the configuration first
         monkeypatch.setattr(
             train, "_run_options", lambda tree: RunOptions()
-        )  # the run is not here; it would give defaults
+        )  # The run does not exist here; it would give the defaults.
         monkeypatch.setattr(train, "_run_there", lambda run: None)
         monkeypatch.setattr(sys, "argv", [f"jobs/{job}.py", *arguments, "--help"])
         with pytest.raises(HelpShown):
@@ -145,7 +145,7 @@ OWN = {"model": "my_sage:MeanSAGE", "sampler": "balanced:BalancedOptions", "task
 
 
 def training_flags() -> set[str]:
-    """Every flag of training, whatever its components."""
+    """Every training flag, for all components."""
     flags = set()
     for kind in ("nodes", "graphs"):
         classes = group_classes(kind)
@@ -160,7 +160,7 @@ def training_flags() -> set[str]:
 
 
 def all_names(value) -> list[str]:
-    """Names of a group's options, and of those of groups within."""
+    """Names of the options of a group and of its inner groups."""
     names = option_names(value if isinstance(value, type) else type(value))
     for name in tuple(names):
         inner = getattr(value, name, None)

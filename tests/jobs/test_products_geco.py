@@ -1,4 +1,4 @@
-"""The main job on real processes: it trains, repeats itself to the last digit, resumes and predicts exactly, and refuses bad input early."""
+"""The main job on real processes: it trains, repeats to the last digit, resumes and predicts exactly, and refuses bad input early."""
 
 import json
 import os
@@ -46,7 +46,7 @@ SMALL = [
 
 
 def start_job(arguments: list[str], cwd: Path) -> subprocess.CompletedProcess[str]:
-    """Runs the job in a process of its own, as a user does."""
+    """Runs the job in a separate process, as a user does."""
     command = [sys.executable, str(REPOSITORY / "jobs" / "products_geco.py"), *arguments]
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=600, env=dict(os.environ))
 
@@ -76,7 +76,7 @@ def test_a_run_leaves_everything_it_promises(first_run, workplace):
     assert sum(summary["counts"].values()) == 1500
     assert abs(summary["counts"]["train"] - 120) < 40
     assert first_run.returncode == 0
-    assert summary["beats_baselines"] is False  # after four epochs: a warning, on the last line
+    assert summary["beats_baselines"] is False  # After four epochs the last line is a warning.
     assert first_run.stderr.splitlines()[-1].startswith("warning: test accuracy ")
     assert "Warning: test accuracy " in (run / "report.html").read_text()
     assert summary["workers"] == 2
@@ -95,7 +95,7 @@ def test_a_run_leaves_everything_it_promises(first_run, workplace):
 @pytest.mark.ray
 @pytest.mark.slow
 def test_the_same_seed_gives_the_same_curve_in_process_and_through_actors(shared_ray, first_run, workplace):
-    # Another directory, another number of partitions, and every request through an actor: nothing may change.
+    # Another directory, another number of partitions, and all requests through an actor must not change the results.
     second = run_job(
         [
             *[*SMALL, "--fit.epochs", "4", "--run.dir", "two", "--data.partitions", "3", "--servers.local_reads", "no"],
@@ -104,7 +104,7 @@ def test_the_same_seed_gives_the_same_curve_in_process_and_through_actors(shared
         workplace,
     )
     assert "Traceback" not in second.stderr
-    assert second.returncode == 1  # by the same scores, now that a baseline must not be lost
+    assert second.returncode == 1  # With the same scores, but now a baseline must not be better.
     assert re.fullmatch(r"error: test accuracy .* \(--run.require_baselines\)", second.stderr.splitlines()[-1])
     assert curve(workplace / "two") == curve(workplace / "one")
     scores = [json.loads((workplace / run / "summary.json").read_text())["scores"] for run in ("one", "two")]
@@ -119,12 +119,12 @@ def test_the_same_seed_gives_the_same_curve_in_process_and_through_actors(shared
 @pytest.mark.ray
 @pytest.mark.slow
 def test_a_resumed_run_is_the_uninterrupted_one(shared_ray, first_run, workplace):
-    # Begun by one process, which scores like the workers up to rounding.
+    # The run begins in one process, whose scores equal the workers' scores up to rounding.
     alone = ["--workers", "1", "--workers.launcher", "process", "--fit.micro_batches", "2"]
     with job_in_process.one_thread():
         run_job([*SMALL, "--fit.epochs", "2", "--run.dir", "three", "--data.folder", "elsewhere", *alone], workplace)
     assert len(curve(workplace / "three")) == 2
-    # A resume opens the snapshot that the run began with, whatever was published since.
+    # A resume opens the snapshot with which the run began, even if newer ones were published since.
     (target,) = (path.parent for path in (workplace / "elsewhere").glob("*/manifests"))
     another = SyntheticGraph(SyntheticOptions(num_nodes=1500, seed=9))
     assert ingest(another, str(target), IngestOptions(num_partitions=2, overwrite=True)).snapshot == 2
@@ -173,7 +173,7 @@ def test_scores_in_chunks_are_estimates_which_warn_and_prove_nothing(shared_ray,
     assert "scores are estimates: each split is scored in 3 chunks" in report
     assert "Warning: test accuracy (estimate)" in report
     assert "Validation accuracy (estimate)" in report
-    # Its predictions are scored in the same way, and say so.
+    # Its predictions are scored in the same way, and the output says this.
     predicted = job_in_process.run_job(predict.main, ["estimated", "predicted", "--split", "test"], workplace)
     assert predicted.returncode == 0, predicted.stderr
     assert re.search(r"test accuracy \(estimate\) .*, as in the run's summary", predicted.stdout)
@@ -223,7 +223,7 @@ def test_a_run_predicts_its_own_scores(shared_ray, first_run, workplace, monkeyp
     assert {split: summary["scores"][split]["accuracy"] for split in ("train", "valid", "test")} == scores
     printed = capfd.readouterr()
     assert printed.out.count(", as in the run's summary") == 3
-    assert "constructor arguments" not in printed.err  # what Ray says of actors that may be restarted
+    assert "constructor arguments" not in printed.err  # Ray's message for actors that may be restarted.
     table = predictions_of(workplace / "one-out")
     assert table["id"].to_pylist() == list(range(1500))
     test = table.filter(pa.compute.equal(table["split"], "test"))

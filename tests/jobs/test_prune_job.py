@@ -1,4 +1,4 @@
-"""jobs/prune.py: what it says, what it removes, and that a dry run says the same and removes nothing."""
+"""jobs/prune.py: its output and the files that it removes. A dry run prints the same and removes nothing."""
 
 import os
 import subprocess
@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture
 def url(tmp_path: Path) -> str:
-    """Three snapshots; the first is of long ago."""
+    """A graph with three snapshots; the first is old."""
     place = str(tmp_path / "graph")
     for seed in range(3):
         ingest(random_listed_graph(20, 40, seed), place, IngestOptions(num_partitions=2, overwrite=True))
@@ -39,7 +39,7 @@ def command(*arguments: str) -> subprocess.CompletedProcess:
 
 
 def said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, *arguments: str) -> list[str]:
-    """Lines that the command prints, run in this process."""
+    """Lines that the command prints when it runs in this process."""
     monkeypatch.setattr(sys, "argv", ["prune.py", *arguments])
     main()
     return capsys.readouterr().out.splitlines()

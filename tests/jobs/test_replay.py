@@ -1,4 +1,4 @@
-"""A run's batch, rebuilt: the same arrays, and the very loss that the run recorded."""
+"""A batch of a run is rebuilt: it has the same arrays, and the loss that the run recorded."""
 
 import json
 

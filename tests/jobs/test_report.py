@@ -1,4 +1,4 @@
-"""A run's page: what it shows, what it makes of runs that are going or were killed, hostile text, and a real browser's view of it."""
+"""A run's page: its content for finished, running and killed runs, malicious text, and the page in a real browser."""
 
 import functools
 import json
@@ -87,7 +87,7 @@ def make_run(path: Path, num_epochs: int = 5, summary: dict | None = None, **con
 
 
 def text_of(html: str) -> str:
-    """The page's words; also checks that it is well-formed."""
+    """The words of the page. Also checks that the page is well-formed."""
     root = ElementTree.fromstring(html.removeprefix("<!DOCTYPE html>"))
     body = root.find("body")
     assert body is not None
@@ -202,7 +202,7 @@ def test_a_commit_is_that_of_our_own_checkout(tmp_path: Path) -> None:
         subprocess.run([*git, *command], check=True)
     head = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
     assert _commit(checkout) == head
-    assert _commit(checkout / "packages") is None  # a package that is installed inside another's repository
+    assert _commit(checkout / "packages") is None  # A package that is installed inside another repository.
     (checkout / "file").write_text("")
     subprocess.run([*git, "add", "file"], check=True)
     assert _commit(checkout) == f"{head}-dirty"
@@ -245,7 +245,7 @@ def test_restarts_are_told_from_new_parts(tmp_path: Path) -> None:
     run.start(0)
     for number in range(3):
         run.record(epoch(number))
-    run.start(2)  # a worker died; the latest checkpoint is of epoch 2
+    run.start(2)  # A worker died; the latest checkpoint is from epoch 2.
     with (run.path / "events.jsonl").open("a") as file:
         file.write('{"time": "2026-01-0')  # the driver was killed while it wrote
     run.note("begin", resumed=True)
@@ -423,7 +423,7 @@ def test_partitions_are_shown_where_the_graph_is_still_the_runs(tmp_path: Path) 
     assert stored_partitions(other) is None
     pinned = read_run(make_run(tmp_path / "pinned", summary={**SUMMARY, "graph": url, "snapshot": 1}))
     ingest(SyntheticGraph(SyntheticOptions(num_nodes=200)), url, IngestOptions(num_partitions=2, overwrite=True))
-    assert stored_partitions(pinned) == parts  # of the run's own snapshot, not the newest
+    assert stored_partitions(pinned) == parts  # From the run's own snapshot, not from the newest.
     running = read_run(make_run(tmp_path / "running", summary=None, data={"path": url, "snapshot": 1}))
     assert stored_partitions(running) == parts
     for number, odd in enumerate(("1", 1.0, True, -1, 0, 2**70, [1])):
@@ -622,7 +622,7 @@ def test_ticks_are_round_numbers_short_enough_for_their_margin(values: list[floa
 def test_equal_plots_are_equal_text_whatever_the_users_style_and_no_name_is_a_formula() -> None:
     import matplotlib
 
-    before = "matplotlib.pyplot" in sys.modules  # of another test of this process, whose library imports it
+    before = "matplotlib.pyplot" in sys.modules  # Imported by the library of another test in this process.
     plot = Plot("$", "$\\frac{$", "\udce9", [Line("$\\bad{$\x1b", [(1, 2), (2, 3)])], best=(2, 3))
     first = plot.svg()
     with matplotlib.rc_context({"lines.linewidth": 9, "text.usetex": True, "svg.fonttype": "path"}):
@@ -640,7 +640,7 @@ def _luminance(colour: str) -> float:
 
 
 def colours() -> dict[str, tuple[str, str]]:
-    """The page's colours by name, light and dark."""
+    """Colours of the page by name, for the light and the dark scheme."""
     page = render("scaling.html.j2", title="", cores=0, parts=[], failed=[], machine=[])
     return {name: (light, dark) for name, light, dark in re.findall(r"--([\w-]+):light-dark\((#\w+),(#\w+)\)", page)}
 
@@ -672,7 +672,7 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]:
-    """A folder, and the address under which its files are served: an icon or a file that a page asks for is seen to be missing."""
+    """A folder, and the address that serves its files. Requests for missing icons or files are noticed."""
     folder = tmp_path_factory.mktemp("pages")
 
     class Quiet(SimpleHTTPRequestHandler):

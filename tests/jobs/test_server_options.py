@@ -1,4 +1,4 @@
-"""Rows by plan and the stored type of features reach a run: fewer bytes between processes."""
+"""Rows by plan and the stored type of features take effect in a run: fewer bytes travel between processes."""
 
 import pytest
 
@@ -45,7 +45,7 @@ def plain(trained):
 def test_rows_by_plan_change_no_loss_and_save_rows(plain, trained):
     losses, received = trained("planned", "--loader.cache_bytes", "10000000")
     assert losses == plain[0]
-    assert received < 0.9 * plain[1]  # validation and the final scores fetch theirs without a plan
+    assert received < 0.9 * plain[1]  # Validation and the final scores fetch their rows without a plan.
 
 
 def test_a_graph_of_float16_sends_half_the_features(plain, trained, tmp_path):

@@ -1,4 +1,4 @@
-"""The search of `--plan`: never dearer than what is there, never more memory than is free, and the cost model's own prices."""
+"""The search of `--plan`: its settings cost at most as much as the current ones, fit in the free memory, and have the cost model's prices."""
 
 from dataclasses import replace
 from functools import cache
@@ -23,7 +23,7 @@ def host_bytes(settings: Settings) -> int:
 
 @cache
 def needs(roots: int = 1024, partitions: int = 8) -> Needs:
-    """As if seen in batches that hold papers100M's nodes as its degrees say; of a sample of 20,000 nodes."""
+    """Counts as if batches held papers100M's nodes by their degrees, for a sample of 20,000 nodes."""
     shape, share = expected_batch(PAPERS.degrees, roots, (15, 10, 5))
     rng, number = np.random.default_rng(0), 20_000
     each = rng.permutation(np.repeat(share, number // len(share)))
@@ -37,7 +37,7 @@ def needs(roots: int = 1024, partitions: int = 8) -> Needs:
 
 
 def setup(roots: int = 1024, partitions: int = 8, **changes) -> Setup:
-    """papers100M on 8 hosts, a worker on each that trains a batch in 100 ms."""
+    """papers100M on 8 hosts with one worker each, which trains a batch in 100 ms."""
     known = Setup(
         needs=needs(roots, partitions),
         micro_batches=8,

@@ -1,8 +1,9 @@
 """Full evaluation sharded over real gloo processes: predictions and scores of one process that has the whole graph.
 
-Predictions of models that read other nodes through sums over in-edges alone are compared to the bit: each sum adds the same numbers in the
-same order. Those of models with a global term (GECO's transforms, Primphormer's and Performer's sums over all nodes) are compared up to
-rounding; Primphormer's among 2, 3 and 4 processes to the bit, for its sums are those of fixed blocks of rows.
+Some models read other nodes only through sums over in-edges. Their predictions are compared to the bit, because each
+sum adds the same numbers in the same order. Models with a global term (GECO's transforms, Primphormer's and Performer's
+sums over all nodes) are compared up to rounding. Primphormer's predictions of 2, 3 and 4 processes are compared with
+each other to the bit, because its sums are over fixed blocks of rows.
 """
 
 from collections.abc import Callable
@@ -134,7 +135,8 @@ def build(name: str) -> torch.nn.Module:
     edge = Features(dim=2 if "with edges" in name else 0)
     model = build_model(Component(*MODELS[name]), "nodes", replace(INPUTS, edge=edge))
     generator = torch.Generator().manual_seed(1)
-    with torch.no_grad():  # away from a start at which norms and running statistics do nothing
+    # Weights away from their initial values, at which norms and running statistics have no effect.
+    with torch.no_grad():
         for tensor in (*model.parameters(), *model.buffers()):
             if tensor.is_floating_point() and "projection" not in name:
                 tensor.add_(0.1 * torch.rand(tensor.shape, generator=generator))
@@ -150,7 +152,7 @@ def predict(name: str, batch: TorchBatch) -> torch.Tensor:
 
 
 def with_edges(batch: TorchBatch, router: Router) -> TorchBatch:
-    """With features of edges that their ends decide."""
+    """Adds edge features that are a function of the edge's ends."""
     permanent = batch.node_id
     if batch.shard is not None:
         permanent = torch.from_numpy(router.fetch(np.arange(NODES), feature=False).original_id)
@@ -159,7 +161,7 @@ def with_edges(batch: TorchBatch, router: Router) -> TorchBatch:
 
 
 class Cases:
-    """Of every model, on a worker: the ids that it predicts, and its predictions."""
+    """For every model, the ids that a worker predicts, and their predictions."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
@@ -195,7 +197,7 @@ def results(folder) -> tuple[dict[int, list[Any]], Callable[[str], torch.Tensor]
 
 
 def joined(by_rank: list[Any], name: str) -> torch.Tensor:
-    """Predictions of all workers, ascending in permanent id."""
+    """Predictions of all workers, in ascending permanent id."""
     ids = torch.cat([found["id"] for found in by_rank])
     assert ids.unique().numel() == NODES
     return torch.cat([found[name] for found in by_rank])[ids.argsort()]
@@ -222,7 +224,7 @@ def test_any_number_of_workers_has_the_same_bits(results, name):
 
 
 class Watched:
-    """The graph in this process, with what is asked of its partitions counted."""
+    """The graph in this process, which counts the requests to its partitions."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
@@ -298,7 +300,7 @@ def one_of_three(rank: int, folder: str) -> None:
         worker, _ = trainer(folder, name, rank, 3)
         found[name] = scores_of(worker)
         found["bytes"] = int(worker.data.traffic().sum())  # type: ignore[union-attr]
-        # And a forward pass goes through where training has begun.
+        # A forward pass also works where training has begun.
         with worker.loader(worker.spec.sampler) as loader:
             worker.train_epoch(loader, 0)
         assert scores_of(worker) != found[name]

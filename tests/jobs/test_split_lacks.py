@@ -1,4 +1,4 @@
-"""What splits lack is said by plan, doctor, the run's beginning, its summary and its report, with both counts."""
+"""Problems of splits are reported by plan, doctor, the run's first lines, its summary and its report, with both counts."""
 
 import gzip
 import json

@@ -1,4 +1,7 @@
-"""Fine-tuning: a run begins with another run's weights, or a converted checkpoint's, and what does not fit is one line."""
+"""Fine-tuning: a run begins with the weights of another run or of a converted checkpoint.
+
+Weights that do not fit are refused in one line.
+"""
 
 import json
 import re
@@ -42,7 +45,7 @@ def first(tmp_path_factory):
 
 
 def read_tensors(url):
-    """The graphs of a stored set, each of a class and a part."""
+    """The graphs of a stored set of a given class and split."""
     stored = open_graphs(url)
     for number in range(len(stored)):
         one = stored.fetch(np.array([number]))
@@ -62,7 +65,7 @@ def _weights(run):
 
 @pytest.mark.long
 def test_performer_begins_with_softmaxs_weights(first, tmp_path):
-    """TokenGT's fine-tune: the projections that softmax has not are drawn anew, all else is the first run's."""
+    """TokenGT with Performer is fine-tuned from softmax: the projections that softmax lacks are drawn, and all other weights are the first run's."""
     start = ["--fit.start_from", first / "first", "--model.attention", "performer"]
     done = _train(first, tmp_path / "run", *start, *STILL)
     assert done.returncode == 0, done.stderr
@@ -88,7 +91,7 @@ def test_a_converted_checkpoint(first, tmp_path):
     tree = {name: config[name] for name in ("kind", "model")}
     inputs = replace(PLACEHOLDERS["graphs"], edge=Features(categories=(2,)))
     made = build_model(read_config(config_tree("graphs", tree)).model, "graphs", inputs)
-    # The run's own features, in the checkpoint's plain names.
+    # The features of the run, under the checkpoint's plain names.
     weights = {name.removeprefix("model."): tensor for name, tensor in _weights(first / "first").items()}
     network = made.model
     for name, tensor in weights.items():
@@ -103,7 +106,10 @@ def test_a_converted_checkpoint(first, tmp_path):
 
 
 def test_another_task_begins_with_a_fresh_head(tmp_path):
-    """Pre-trained on one set, fine-tuned on another with another task; the body stays, and the head learns fast."""
+    """The model is pre-trained on one set and fine-tuned on another set with another task.
+
+    The body keeps its weights; the new head has a higher learning rate.
+    """
     sets = {name: write_set(tmp_path, name, training) for name, training in (("plain", 40), ("all", 30))}
     target = read_tensors(sets["all"])
     small = ["--model", "grit", *SIZES, *STILL, "--fit.epochs", "1", "--sampler.max_graphs", "8"]
@@ -124,7 +130,7 @@ def test_another_task_begins_with_a_fresh_head(tmp_path):
             assert torch.equal(after[name], tensor), name
         elif not name.startswith("model.head") and not name.endswith(STATISTICS):
             torch.testing.assert_close(after[name], tensor, rtol=1e-6, atol=1e-9)
-    # At a rate of 1e-30 only what has the factor moves.
+    # At a learning rate of 1e-30 only parameters with the factor change.
     resolved = read_run(tmp_path / "second").model().trained
     torch.manual_seed(resolved.fit.seed)
     began = resolved.build_model().state_dict()

@@ -1,4 +1,4 @@
-"""The papers' studies: every arm of each is a run that reads, builds, starts, steps and scores on a tiny set of the real layout."""
+"""The papers' studies: every arm can be read and built, and runs, steps and scores on a tiny set in the real layout."""
 
 import json
 import shutil
@@ -17,7 +17,7 @@ from tests.job_in_process import output_of, run_job
 from tests.raw_layouts import ogb_nodes, write_set
 
 STUDIES = sorted(str(path.relative_to(RECIPES)) for path in (RECIPES / "studies").glob("*.yaml"))
-# Recipes that a study's head says to give it too.
+# Other recipes that the comment at the top of a study names.
 OTHERS = [
     ("studies/primphormer_virtual_nodes.yaml", "primphormer/peptides_func.yaml"),
     ("studies/primphormer_attention.yaml", "primphormer/malnet_tiny.yaml"),

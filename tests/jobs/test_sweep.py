@@ -1,4 +1,4 @@
-"""A sweep: what it will run and what it refuses; trials that end, fail, hang, are stopped and continued; real trials that repeat the run alone."""
+"""A sweep: the planned trials and refused options; trials that end, fail, hang, are stopped and continued; real trials equal separate runs."""
 
 import csv
 import json
@@ -229,7 +229,8 @@ def test_how_many_trials_run_together() -> None:
     assert at_once(None, [two], Resources(8, 0)) == 4
     assert at_once(3, [two], Resources(8, 0)) == 3
     assert at_once(None, [two], Resources(16, 4)) == 2
-    assert at_once(None, [two], Resources(16, 1)) == 1  # on the one GPU, which no other trial can have then
+    # On the only GPU, which no other trial can have at the same time.
+    assert at_once(None, [two], Resources(16, 1)) == 1
     assert at_once(None, [WorkerOptions(2, "cpu")], Resources(16, 4)) == 8
     assert at_once(None, [WorkerOptions(2, "cpu"), two], Resources(16, 4)) == 2
     assert at_once(None, [WorkerOptions()], Resources(16, 0)) == 8
@@ -246,7 +247,7 @@ def test_how_many_trials_run_together() -> None:
 
 
 def drawn(out: Path, made: SweepDesign, score: float | None = 0.5) -> list[dict]:
-    """The values of all trials, each of which ends with this score before the next begins; None: it repeats an earlier one."""
+    """The values of all trials. Each trial ends with this score before the next begins. None: the draw repeats an earlier one."""
     out.mkdir(exist_ok=True)
     search = Search(out, made, False, {})
     values = []
@@ -306,7 +307,7 @@ def test_tpe_draws_near_what_scored_well(tmp_path: Path) -> None:
     assert sum(abs(value - 0.3) < 0.15 for value in late) > 5  # 3 by chance
 
 
-# ---- trials, with a program in place of a training command
+# ---- trials, with a program instead of a training command
 
 PROGRAM = """
 import json, os, sys, time
@@ -331,7 +332,7 @@ HANG = "epoch(done, valid_accuracy=0.5)\nif not resumed: time.sleep(600)\nfinish
 
 @pytest.fixture
 def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Sets what a trial's process does; the working folder is an empty one."""
+    """Sets the program that a trial's process runs. The working folder is empty."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(trials_module, "prepare", lambda config: None)
     file = tmp_path / "program.py"
@@ -344,7 +345,7 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 def run_sweep(*words: str, after: Sequence[str] = ()) -> int:
-    """Without a baseline, unless the words name one."""
+    """Runs a sweep without a baseline, unless the arguments name one."""
     alone = [] if "--resume" in words or "--baseline" in words else ["--baseline", "none"]
     return sweep(*read_options([*words, *alone, *(["--", *after] if after else [])]))
 
@@ -371,7 +372,7 @@ def test_trials_are_recorded_with_their_scores_and_a_failure_with_its_cause(prog
     assert "0.3220 ± 0.0000" in said.out
     ElementTree.fromstring(Path("out/sweep.html").read_text().removeprefix("<!DOCTYPE html>"))
 
-    # Nothing runs again; failed trials do on demand, and from their start.
+    # Nothing runs again. Failed trials run again only on demand, from their start.
     program(FINISH)
     assert run_sweep("--resume", "out") == 1
     assert "6 trials, 6 of them run before" in capsys.readouterr().out
@@ -435,7 +436,7 @@ def test_an_interrupted_sweep_ends_its_trials_and_continues_them(program, monkey
     lines = [json.loads(line) for line in Path("out/trial-000/metrics.jsonl").read_text().splitlines()]
     assert [line["resumed"] for line in lines] == [False, True]
 
-    # One that had finished when the sweep was killed is noted, and not started.
+    # A trial that had finished when the sweep was killed is recorded and not started.
     made = design_sweep(*read_options(["--resume", "out"]))
     search = Search(Path("out"), made, False, {})
     search._study.enqueue_trial({"model.width": "8"}, user_attrs={"slot": 0, "seed": None})
@@ -529,7 +530,7 @@ def test_a_failed_run_is_put_aside_whole(tmp_path: Path) -> None:
 
 @pytest.fixture
 def kept(tmp_path: Path, program) -> str:
-    """A sweep of two draws that has ended."""
+    """A finished sweep of two draws."""
     program(FINISH)
     words = ["--draw", "model.width=8..64", "--trials", "2", "--seed", "5", "--out", "kept", "--search", "random"]
     assert run_sweep(*words, after=["--fit.epochs", "3"]) == 0
@@ -647,7 +648,7 @@ def test_trials_repeat_the_run_alone_and_a_failing_one_is_recorded(tmp_path: Pat
         "--grid",
         "fit.learning_rate=1e-3,2e-2",
         "sampler.num_chunks=1,100000",
-    ]  # more chunks than nodes: refused once the graph is known
+    ]  # More chunks than nodes: refused when the graph is known.
     line = command(*tried, "--metric", "valid_loss", "--cpus", "2", "--out", "out", "--", *SMALL, "--fit.epochs", "3")
     done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=600)
     assert done.returncode == 1, done.stdout + done.stderr

@@ -1,4 +1,4 @@
-"""Pages and files of a sweep: the order of trials, hostile text, efficiency, records that a kill has cut short."""
+"""Pages and files of a sweep: the order of trials, malicious text, efficiency, and records that a kill has cut."""
 
 import json
 import re
@@ -56,7 +56,7 @@ def test_the_page_stands_alone_and_holds_hostile_text_as_text() -> None:
     assert not re.search(r"<img|\bsrc=|url\(|@import|https?://", page)
     assert "1 of 5 trials have not ended" in page
     assert page.index('href="trial-002/report.html"') < page.index('href="trial-000/report.html"')
-    assert page.count("<svg ") == 2  # over epochs, over the learning rate; a sampler is no number
+    assert page.count("<svg ") == 2  # Plots over epochs and over the learning rate; a sampler is not a number.
     for some in ([], [record(1, None, "failed")]):
         ElementTree.fromstring(page_of(some).removeprefix("<!DOCTYPE html>"))
 

@@ -1,4 +1,7 @@
-"""Features of edges, embeddings and stored encodings in runs on a typed graph: each alone shows the classes, and runs are resumed and predicted with."""
+"""Edge features, embeddings and stored encodings in runs on a typed graph.
+
+Each alone shows the classes, and runs resume and predict with them.
+"""
 
 from pathlib import Path
 
@@ -28,7 +31,10 @@ EDGES, ROWS = ["--data.edge_features"], ["--embeddings.width", 8, "--embeddings.
 
 @pytest.fixture(scope="module")
 def graphs(tmp_path_factory) -> dict[int, str]:
-    """In 1 and in 2 partitions. Papers' classes are their authors' groups, and what the edges between papers show; features are noise."""
+    """A graph in 1 and in 2 partitions.
+
+    Classes of papers are their authors' groups, and edges between papers show them too. Features are noise.
+    """
     rng, folder = np.random.default_rng(0), tmp_path_factory.mktemp("columns")
     group = rng.integers(0, 3, PAPERS)
     author = 3 * rng.integers(0, AUTHORS // 3, 4 * PAPERS) + np.repeat(group, 4)
@@ -56,17 +62,17 @@ def resume(run: Path, epochs: int) -> None:
 
 
 def test_features_of_edges_are_read(graphs, tmp_path) -> None:
-    """By the relational layers; predictions are those of the scores."""
+    """The relational layers read them, and predictions equal the scored ones."""
     words = [*SMALL, *RSAGE, "--fit.epochs", 12]
     assert trained(graphs[1], tmp_path / "without", *words)[0]["scores"]["test"] < 0.6
     summary, _, said = trained(graphs[2], tmp_path / "reading", *words, *EDGES)
-    assert summary["scores"]["test"] > 0.85  # 5 % of the papers are not cited
+    assert summary["scores"]["test"] > 0.85  # 5 % of the papers have no citation.
     assert "stored and not read" not in said
     assert "as in the run's summary" in output_of(predict.main, tmp_path / "reading", tmp_path / "out")
 
 
 def test_a_model_behind_the_layers_reads_features_of_edges(graphs, tmp_path) -> None:
-    """In batches and in shards of the whole graph: both give the same predictions."""
+    """Batches and shards of the whole graph give the same predictions."""
     words = [
         *SMALL,
         "--model",
@@ -86,7 +92,7 @@ def test_a_model_behind_the_layers_reads_features_of_edges(graphs, tmp_path) -> 
 
 
 def test_rows_of_a_type_are_learnt_and_a_run_is_resumed_bit_for_bit(graphs, tmp_path) -> None:
-    """Equal for any partitions; the plan counts them; predicted and replayed with."""
+    """Results are equal for any partitions. The plan counts the rows, and prediction and replay use them."""
     words = [*SMALL, *RSAGE, *ROWS, "--embeddings.node_types", "author"]
     summary, losses, _ = trained(graphs[2], tmp_path / "whole", *words, "--fit.epochs", 10)
     assert summary["scores"]["test"] > 0.9
@@ -109,7 +115,7 @@ def test_rows_of_a_type_are_learnt_and_a_run_is_resumed_bit_for_bit(graphs, tmp_
 
 
 def test_a_model_that_wants_stored_encodings_finds_them(graphs, tmp_path) -> None:
-    """The run stores them for every type; the same curve on any partitions, and after a resume; predictions are those of the scores."""
+    """The run stores encodings for every type. The curve is the same for any partitions and after a resume."""
     words = [*SMALL, *BEHIND, "--model", "tokengt", "--model.num_layers", 1, "--model.identifier_dim", 4]
     plan = output_of(train_nodes.main, "--data", graphs[2], *words, "--plan")
     assert "laplacian-4-smallest, not stored yet" in plan

@@ -20,7 +20,7 @@ edges:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Tables, and the graph made of them."""
+    """Tables, and the graph that is made from them."""
     folder = tmp_path_factory.mktemp("typed")
     (folder / "graph.yaml").write_text(TABLES)
     papers = [f"{10 * i},{i % 3},{'train' if i < 8 else 'valid'},{i}.5,{i}" for i in range(12)]

@@ -1,4 +1,4 @@
-"""Jobs on the links of a typed graph's relation: they learn, resume to the last digit, and predict ends of the target type; classic baselines of typed runs."""
+"""Jobs on the links of one relation of a typed graph: they learn, resume to the last digit, and predict nodes of the target type."""
 
 import json
 from pathlib import Path
@@ -55,7 +55,7 @@ SCORES = ("valid_loss", "valid_mrr", "valid_auc")
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Users like items of their topic."""
+    """A graph in which users like items of their topic."""
     folder, rng = tmp_path_factory.mktemp("typed-links"), np.random.default_rng(1)
     topic, of_item = rng.integers(0, TOPICS, USERS), np.arange(ITEMS) % TOPICS
     pairs = np.unique(rng.integers(0, (USERS, ITEMS), (9000, 2)), axis=0)
@@ -94,7 +94,7 @@ def whole(folder: Path) -> Path:
 def test_it_learns_and_says_of_what(whole: Path, folder: Path) -> None:
     told = json.loads((whole / "summary.json").read_text())
     assert told["relation"] == str(LIKES)
-    assert told["scores"]["test"] > 0.1  # a sixth of the rivals are as good as the link's end
+    assert told["scores"]["test"] > 0.1  # A sixth of the rivals are as good as the link's destination.
     assert set(told["baselines"]) == {"paths_of_three"}
     assert told["baselines"]["paths_of_three"]["test"] > 0.08
     rows = curve(whole, *SCORES)

@@ -1,4 +1,7 @@
-"""train_nodes on a typed graph: R-SAGE and models behind relational layers, resumed, replayed and planned; what it cannot have is refused."""
+"""train_nodes on a typed graph:
+
+R-SAGE and models behind relational layers are resumed, replayed and planned; unsupported options are refused.
+"""
 
 import json
 from functools import partial
@@ -28,7 +31,7 @@ BEHIND_LAYERS = ["--relational.width", "16", "--relational.num_layers", "1", "--
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One graph in one, and in two partitions; a plain one."""
+    """One typed graph in one and in two partitions, and a plain graph."""
     folder = tmp_path_factory.mktemp("typed")
     mag = ["--mag.scale", "0.0004", "--mag.num-classes", "3", "--mag.feature-dim", "8"]
     plain = ["--synthetic.num-nodes", "300"]
@@ -127,7 +130,7 @@ def test_other_models_stand_behind_relational_layers(name: str, folder: Path) ->
     assert len(model.layers.convolutions) == 1
     assert model.layers.convolutions[0].basis_BFD.shape == (2, 16, 16)
     assert run.architecture["relational"]["num_bases"] == 2
-    if name == "geco":  # its filters have a rate of their own
+    if name == "geco":  # The filters have a separate learning rate.
         groups = run.build_model().param_groups(0.1, 0.5)
         assert {group["name"]: group["lr"] for group in groups}["filters"] == 0.01
         assert sum(len(group["params"]) for group in groups) == len([*run.build_model().parameters()])
@@ -167,7 +170,7 @@ def test_an_epoch_over_subgraphs_of_roots(folder: Path) -> None:
     ],
 )
 def test_models_of_one_subgraph_per_root(model: str, sampler: str, folder: Path) -> None:
-    """Equal on one and two partitions and after a resume; predictions give the run's scores."""
+    """Results are equal on one and two partitions and after a resume. Predictions have the run's scores."""
     words = [
         *("--model", model, "--model.width", "16", "--model.num_layers", "1", "--model.num_heads", "2", *BEHIND_LAYERS),
         *("--sampler", sampler, *SUBGRAPHS[sampler], "--sampler.batch_size", "64", "--evaluation", "sampled", *PROCESS),
@@ -200,7 +203,7 @@ def test_a_run_over_subgraphs_of_roots(name: str, folder: Path) -> None:
 
 
 def test_scores_on_the_whole_graph_are_those_of_all_neighbors(folder: Path) -> None:
-    """One pass over all types and relations; plan and predictions too."""
+    """One pass covers all types and relations, also in plan and predictions."""
     base = ["--data", "two", "--model", "rsage", "--model.width", "16", *PROCESS, "--run.defaults", "recipe"]
     words = [*base, "--sampler", "neighbor", "--sampler.fanouts", "-1", "-1", "--fit.epochs", "2"]
     predicted = []
@@ -218,7 +221,7 @@ def test_scores_on_the_whole_graph_are_those_of_all_neighbors(folder: Path) -> N
 
 @pytest.mark.parametrize("model", ["rsage", "geco"])
 def test_the_whole_graph_is_the_one_batch(model: str, folder: Path) -> None:
-    """Of graph-parallel training; planned, resumed and predicted, as a plain graph's."""
+    """Graph-parallel training has the whole graph as its batch. It is planned, resumed and predicted like a plain graph."""
     words = ["--data", "two", "--model", model, "--model.width", "16", "--run.parallel", "graph", *PROCESS]
     words += [*("--fit.checkpoint_every", "1", "--run.defaults", "recipe"), *BEHIND_LAYERS * (model == "geco")]
     plan = train([*words, "--plan"], folder)
@@ -242,7 +245,7 @@ CHUNKS = {
 
 @pytest.mark.parametrize("how", CHUNKS)
 def test_chunks_train_and_the_whole_graph_scores(how: str, folder: Path) -> None:
-    """Scores of one batch of all nodes, the same for any partitions and ranks; the run resumes, and predicts."""
+    """Scores equal the scores of one batch of all nodes, for any partitions and ranks. The run resumes and predicts."""
     words = ["--model", "geco", *BEHIND_LAYERS, "--model.width", "16", "--model.num_layers", "1", *SMALL[7:], *PROCESS]
     words += CHUNKS[how]
     train(["--data", "two", *words, "--run.dir", f"two-{how}", "--fit.epochs", "2"], folder)
@@ -316,7 +319,10 @@ def test_links_that_are_not_held_out_are_refused(folder: Path) -> None:
 @pytest.mark.ray
 @pytest.mark.timeout(1200)
 def test_ray_workers_behind_servers_train_the_same_weights(whole: Path, folder: Path, shared_ray) -> None:
-    """One worker and two, of two micro-batches a step; through servers alone; resumed from one process's run. Then the nodes are predicted."""
+    """One and two workers train two micro-batches a step, through servers alone, and continue a run of one process.
+
+    Then the nodes are predicted.
+    """
     served = ["--servers.local_reads", "no", "--servers.start_timeout_s", "600", "--workers.launcher", "ray"]
     for name, workers in (("served-1", "1"), ("served-2", "2")):
         train([*RSAGE_WORDS, *served, "--workers", workers, "--run.dir", name], folder)

@@ -1,4 +1,4 @@
-"""Weights of edges in a run on a typed graph: two relations that differ in their weights alone, which decide the classes."""
+"""Edge weights in a run on a typed graph: two relations differ only in their weights, which decide the classes."""
 
 from pathlib import Path
 
@@ -28,7 +28,7 @@ MODELS = {
         *("--sampler", "typed-neighbor", "--evaluation", "sampled", *FANOUTS),
     ],
     "rsage by walks": ["--model", "rsage", "--model.width", 16, "--sampler", "typed-ppr", "--sampler.top_k", 9],
-    # Draws by weights of 1 are others than draws without: of whole layers there are none.
+    # Draws by weights of 1 differ from draws without weights. If a sampler takes whole layers, it draws nothing.
     "rsage by search": [
         *("--model", "rsage", "--model.width", 16, "--sampler", "typed-node2subgraph"),
         *("--sampler.max_hops", 1, "--sampler.max_nodes", NODES),
@@ -56,7 +56,7 @@ def graphs(tmp_path_factory) -> dict[str, str]:
 
 
 def train(url: str, run: Path, *words) -> tuple[float, list[float], str]:
-    """(test score, losses, what was printed)."""
+    """(test score, losses, output) of a run."""
     summary, losses, said = trained(url, run, *SMALL, *words)
     return summary["scores"]["test"], losses, said
 
@@ -72,7 +72,7 @@ OTHERS = (
     "name", [name if name == "rsage" else pytest.param(name, marks=pytest.mark.long) for name in MODELS]
 )
 def test_weights_are_read_by_layers_models_and_searches(graphs, tmp_path, name) -> None:
-    """Weights of 1 are no weights; others change the losses; no is as a graph without."""
+    """Weights of 1 change nothing; other weights change the losses. With `no` the result equals a graph without weights."""
     runs = {kind: train(graphs[kind], tmp_path / kind, *MODELS[name]) for kind in ("none", "ones", "telling")}
     assert runs["ones"][1] == pytest.approx(runs["none"][1], rel=1e-4)
     assert runs["telling"][1] != pytest.approx(runs["none"][1], rel=1e-3)

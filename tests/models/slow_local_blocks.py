@@ -94,7 +94,7 @@ SLOW = {
 
 
 def slow_with_edges(block: str, layer, x: Tensor, e: Tensor, edges: Tensor = EDGES) -> Tensor:
-    """The convolution where edge k has the features e[k]."""
+    """The convolution if edge k has the features e[k]."""
     rows = []
     for node in range(len(x)):
         near = [
@@ -130,7 +130,7 @@ def slow_with_edges(block: str, layer, x: Tensor, e: Tensor, edges: Tensor = EDG
 
 
 def slow_local(layer, block: str, x: Tensor, edges: Tensor = EDGES, e: Tensor | None = None) -> Tensor:
-    """LocalLayer in evaluation: ReLU(Norm(Conv(H) + Res(H))), where edge k has the state e[k], if it has any."""
+    """LocalLayer in evaluation: ReLU(Norm(Conv(H) + Res(H))). Edge k has the state e[k] if edges have states."""
     conv = layer.convolution
     after = SLOW[block](conv, x, edges) if e is None else slow_with_edges(block, conv, x, e, edges)
     if layer.residual is not None:

@@ -1,4 +1,4 @@
-"""The five models in their small sizes on awkward graphs: finite and right results with finite gradients, or one clear error."""
+"""Small versions of the five models on unusual graphs: finite, correct results with finite gradients, or one clear error."""
 
 from dataclasses import replace
 from typing import Any
@@ -46,7 +46,7 @@ each_model = pytest.mark.parametrize("name", MODELS)
 
 
 def make_graphs(case: list[tuple[int, list[tuple[int, int]]]]) -> Graphs:
-    """Molecule-like features that depend on a node's place in its graph only; every edge both ways."""
+    """Graphs with molecule-like features that depend only on a node's position in its graph; every edge in both directions."""
     starts = torch.tensor([0, *(size for size, _ in case)]).cumsum(0)
     ends = [(a + start, b + start) for (_, edges), start in zip(case, starts.tolist()) for a, b in edges]
     index = torch.tensor([*ends, *((b, a) for a, b in ends)], dtype=torch.long).view(-1, 2).t()

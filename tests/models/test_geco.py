@@ -40,7 +40,7 @@ def adjacency_of(edges, num_nodes, **options):
 
 
 def permuted_edges(edges, permutation):
-    """The same graph when row r of the new graph is row permutation[r] of the old one."""
+    """The edges of the same graph if row r of the new graph is row permutation[r] of the old one."""
     inverse = torch.empty_like(permutation)
     inverse[permutation] = torch.arange(permutation.numel())
     return inverse[edges]
@@ -144,7 +144,7 @@ def test_equals_the_slow_reference(options, num_nodes):
 
 
 def test_skip_starts_as_the_identity_beside_the_filter():
-    """With zero filters and fresh skips the block is the product of its own gates: P₂ ⊙ P₁ ⊙ V."""
+    """With zero filters and initial skips the block is the product of its gates: P₂ ⊙ P₁ ⊙ V."""
     torch.manual_seed(0)
     block = GlobalBlock(6, 4, 2, SMALL, skip=True).double()
     torch.nn.init.zeros_(block.filter.out.weight)
@@ -192,7 +192,7 @@ def test_output_follows_the_rows_however_the_batch_is_ordered(permutation, norm)
         z = model(x[shuffle], shuffled, node_id_N=node_id[shuffle], epoch=2)
         by_row = model(x[shuffle], shuffled, epoch=2)
     error = float((z - y[shuffle]).abs().max())
-    # Without ids, or with the rows as given, the order of the rows is part of the model.
+    # Without ids, or with the rows in the given order, the model depends on the order of the rows.
     assert error > 1e-4 if permutation == "none" else error < 1e-11
     assert float((by_row - y[shuffle]).abs().max()) > 1e-4
 
@@ -264,7 +264,7 @@ def test_overfits_random_labels():
 
 @pytest.mark.long
 def test_learns_what_only_far_nodes_tell():
-    """In a graph without edges the label of all nodes depends on one marked node, so only the convolution can carry it."""
+    """The graph has no edges, and one marked node decides the label of all nodes. So only the convolution can carry the information."""
     torch.manual_seed(0)
     num = 12
     model = GECO(config(in_dim=2, out_dim=2, width=16, filter=FilterConfig(scale="sqrt_length")))
@@ -348,7 +348,7 @@ def test_forward_refusals():
 
 @pytest.mark.parametrize("local", [LocalOptions(), LocalOptions("gcn", "gate", "linear", "batch")])
 def test_recomputing_layers_changes_no_number_and_keeps_less(local):
-    """With dropout, recomputation draws the same masks. A batch counts once in running statistics."""
+    """Recomputation draws the same dropout masks. A batch counts only once in running statistics."""
     x, edges = torch.randn(40, 5, dtype=torch.float64), random_edges(40, 200, 3)
     adjacency, results = adjacency_of(edges, 40), []
     for recompute in (False, True):
@@ -367,7 +367,7 @@ def test_recomputing_layers_changes_no_number_and_keeps_less(local):
         y.square().sum().backward()
         results.append((kept, [y.detach(), after, *model.buffers(), *(p.grad for p in model.parameters())]))
     (plain, expected), (less, values) = results
-    # What is drawn again is the same to the bit; sums of gradients may be taken in another order.
+    # Random draws repeat to the bit, but sums of gradients may be taken in another order.
     for a, b in zip(expected, values, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-13)
     assert less < 0.5 * plain

@@ -1,4 +1,4 @@
-"""GECO over many graphs: every graph's own exact circular convolution, the order, the model's contract, learning."""
+"""GECO over many graphs: each graph has a separate exact circular convolution; order, interface and learning are tested."""
 
 from dataclasses import replace
 
@@ -124,7 +124,7 @@ def test_nodes_with_ids_may_come_in_any_order_and_without_may_not(local: str) ->
     graphs, shuffle = replace(rings((9,)), node_id=torch.arange(50, 59)), torch.randperm(9)
     place = torch.argsort(shuffle)
     moved = replace(graphs, x=graphs.x[shuffle], node_id=graphs.node_id[shuffle], edge_index=place[graphs.edge_index])
-    model = model_of(config(local, head_layers=1))  # the units of a deeper head may all be dead
+    model = model_of(config(local, head_layers=1))  # All units of a deeper head may be inactive.
     torch.testing.assert_close(model(moved), model(graphs), rtol=1e-10, atol=1e-11)
     bare = model(replace(graphs, node_id=None))
     assert not torch.allclose(model(replace(moved, node_id=None)), bare, rtol=1e-6, atol=1e-6)

@@ -1,4 +1,4 @@
-"""The hybrid layer's formula, its options, its heads, and batch normalisation over too few rows."""
+"""The hybrid layer's formula, options and heads, and batch normalisation over too few rows."""
 
 from dataclasses import replace
 

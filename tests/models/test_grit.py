@@ -41,7 +41,7 @@ def random_graphs(sizes: list[int], seed: int = 0, chance: float = 0.4) -> Graph
 
 
 def build(config: GRITConfig = TINY, **options) -> GRIT:
-    """In eval mode, float64, with statistics of one training batch in its norms."""
+    """A model in eval mode and float64, whose norms have the statistics of one training batch."""
     torch.manual_seed(0)
     model = GRIT(replace(config, **options)).double()
     model(random_graphs([6, 9, 4], seed=7))
@@ -138,7 +138,7 @@ def cycles(*sizes: int) -> Graphs:
 
 
 def test_tells_a_hexagon_from_two_triangles():
-    """They look alike to message passing (1-WL)."""
+    """Message passing (1-WL) cannot distinguish the two."""
     config = replace(TINY, node=Features(), edge=Features())
     torch.manual_seed(0)
     model = GRIT(config).double().eval()
@@ -338,7 +338,7 @@ def test_an_ablated_model_trains(ablation):
 
 
 def test_statistics_of_sparse_pairs_are_those_of_neighbors_and_oneself():
-    """Pairs that are not there have no part in the mean of the batch normalisation."""
+    """Missing pairs do not count in the mean of the batch normalisation."""
     torch.manual_seed(0)
     model = GRIT(replace(TINY, sparse=True, num_layers=2)).double()
     graphs = random_graphs([6, 3], seed=2)

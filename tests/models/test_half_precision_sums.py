@@ -27,13 +27,13 @@ MANY = 3000
 
 
 def close(got: Tensor, exact: Tensor, roundings: float = 1.0) -> None:
-    """Equal up to `roundings` roundings to bfloat16 (2⁻⁸ of the number each), and to float32's error in sums of numbers of either sign."""
+    """Checks equality up to `roundings` roundings to bfloat16 (2⁻⁸ of the number each), and up to float32's error in sums with both signs."""
     size = float(exact.detach().abs().max())
     torch.testing.assert_close(got.double(), exact.double(), rtol=roundings * 2**-7.9, atol=1e-5 * size)
 
 
 def half(*shape: int, seed: int = 0) -> Tensor:
-    """Positive numbers of bfloat16, so that sums grow with their terms."""
+    """Positive bfloat16 numbers, so that sums grow with the number of terms."""
     return torch.rand(shape, generator=torch.Generator().manual_seed(seed)).bfloat16()
 
 
@@ -42,7 +42,7 @@ def autocast() -> torch.autocast:
 
 
 def star() -> Graphs:
-    """MANY edges that leave node 0, and nothing else; and a graph of one node."""
+    """A graph of MANY edges from node 0, and a graph of one node."""
     ends = torch.arange(1, MANY + 1)
     return Graphs(torch.tensor([0, MANY + 1, MANY + 2]), torch.stack([torch.zeros_like(ends), ends]))
 
@@ -121,7 +121,7 @@ def test_statistics_of_normalisations():
         exact = type(norm)(4).double()(x.double())
         torch.testing.assert_close(y.double(), exact, rtol=2**-7, atol=2**-7)
         (grad,) = torch.autograd.grad(y.float().sum(), next(p for p in norm.parameters() if p.dim() == 1))
-        if isinstance(norm, AdaRMSNorm):  # its first is α, whose gradient is no plain sum
+        if isinstance(norm, AdaRMSNorm):  # The first parameter is α, whose gradient is not a plain sum.
             continue
         torch.testing.assert_close(grad.double(), exact.sum(0), rtol=1e-3, atol=0.02)
 
@@ -142,7 +142,7 @@ def test_long_filters():
 
 
 def test_gradients_of_sl2_attention_over_many_blocks():
-    """Keys, values and maps add up what each block of queries sends them."""
+    """The gradients of keys, values and maps add up a contribution from each block of queries."""
     places, width, edge_width = 320, 4, 3
     q, k, v = (half(1, 1, places, width, seed=seed) for seed in (0, 1, 2))
     tensors = [q, k, v, half(1, places, places, edge_width, seed=3), half(2, edge_width, seed=4), half(2, seed=5)]
@@ -160,7 +160,7 @@ def test_gradients_of_sl2_attention_over_many_blocks():
 
 
 def test_gradients_of_grit_attention_over_many_blocks(monkeypatch):
-    """Products of a block are bfloat16, sums over blocks are not."""
+    """Products within a block are bfloat16; sums over blocks are not."""
     places, width = 512, 4
     monkeypatch.setattr(
         "graphmill.models.grit.attention._BLOCK_ELEMENTS", {"cpu": places * width, "cuda": 1}

@@ -1,4 +1,4 @@
-"""GraphSAGE, GCN and GAT against loops over nodes in float64; residuals, roots, isolated nodes, no edges."""
+"""GraphSAGE, GCN and GAT are compared with loops over nodes in float64, with residuals, roots, isolated nodes and no edges."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""PPGT: against its formulas written out for one graph at a time, equivariance, counts, bad input, a small fit."""
+"""PPGT is compared with its formulas for one graph at a time; equivariance, parameter counts, bad input and a small fit are tested."""
 
 import math
 from dataclasses import replace
@@ -33,7 +33,7 @@ FORMULAS = ("urpe", "unscaled_qk", "stem_init", "head_shape", "edge_query")
 
 
 def as_released(config):
-    """With the released code's formulas, as its recipe has them."""
+    """The options with the released code's formulas, as in its recipe."""
     recipe, names = options_of("ppgt/arxiv_released"), FORMULAS
     if config.readout == "direct":
         config = replace(config, undirected_walks=True)
@@ -69,7 +69,7 @@ GRAPHS = [random_graph(*shape, seed) for seed, shape in enumerate(SHAPES)]
 
 
 def build(config, seed=0):
-    """In double, with every parameter drawn anew: none stays at a value that hides a fault."""
+    """A float64 model whose parameters are all random, so that no initial value hides a fault."""
     torch.manual_seed(seed)
     model = PPGT(config).double().eval()
     with torch.no_grad():
@@ -79,7 +79,7 @@ def build(config, seed=0):
 
 
 def dense_reference(model, graph, root=None):
-    """The equations of the module's docstring, dense, for one graph."""
+    """The equations of the module's docstring with dense matrices, for one graph."""
     config = model.config
     x_raw, edges, attr = graph
     n = len(x_raw)
@@ -217,7 +217,7 @@ def test_each_graph_of_a_batch_gets_what_the_formulas_say(config):
 
 
 def superpixels(graph):
-    """Numeric features, the last two of which are a place."""
+    """Graphs with numeric features; the last two are a position."""
     x, edges, attr = graph
     return torch.rand(len(x), 5, dtype=torch.float64, generator=torch.Generator().manual_seed(len(x))), edges, attr
 
@@ -227,7 +227,7 @@ def test_places_of_superpixels():
     graphs = [one_way(superpixels(graph)) for graph in GRAPHS]
     expected = torch.cat([dense_reference(model, graph) for graph in graphs])
     torch.testing.assert_close(model(pack(graphs)), expected, rtol=1e-9, atol=1e-10)
-    # All nodes moved together: the pairs do not see it, the node stem does.
+    # All nodes are moved together: the pairs do not change, but the node stem sees the new positions.
     moved = [(x + torch.tensor([0, 0, 0, 0.1, 0.2]), edges, attr) for x, edges, attr in graphs]
     with torch.no_grad():
         model.node_stem.position.weight.zero_()
@@ -242,7 +242,7 @@ def test_a_norm_that_starts_as_the_identity():
 
 
 def one_way(graph):
-    """Two thirds of the edges in one direction only, and a self-loop."""
+    """A graph with two thirds of the edges in one direction only, and a self-loop."""
     x, edges, attr = graph
     kept = torch.tensor([(u + 2 * v) % 3 != 0 or u < v for u, v in edges.T.tolist()], dtype=torch.bool)
     return x, torch.cat([edges[:, kept], edges.new_zeros(2, 1)], 1), torch.cat([attr[kept], attr.new_ones(1, 1)])
@@ -259,7 +259,7 @@ def one_way(graph):
     ids=["paper", "released", "targets ask", "released, dual walks"],
 )
 def test_directed_graphs(config):
-    """The code's walks and degrees take an edge either way, unless walks are dual; its edges' features are at (target, source)."""
+    """The released code's walks and degrees use an edge in both directions, unless walks are dual; features of edges are at (target, source)."""
     graphs = [one_way(graph) for graph in GRAPHS]
     model = build(config)
     expected = torch.cat([dense_reference(model, graph) for graph in graphs])
@@ -443,7 +443,7 @@ def test_half_precision_is_close():
 
 
 def test_learns_whether_a_cycle_is_one_or_two():
-    """C6 against two C3: the same degrees everywhere; walks tell them apart."""
+    """C6 and two C3 have the same degrees; random walks distinguish them."""
 
     def cycles(*lengths):
         edges, first = [], 0

@@ -94,7 +94,7 @@ ENCODINGS = ("laplacian", "laplacian_linear", "stable_laplacian", "stable_expres
 @pytest.mark.parametrize("kind", ENCODINGS)
 def test_encodings_reach_the_output(kind: str) -> None:
     """Nodes with the same features differ by their encoding; its signs are random in training only."""
-    # Of some starts the head's few units are dead.
+    # With some initial weights the few units of the head are inactive.
     model = model_of(config("gated_gcn", kind, "node"), seed=1)
     graphs = rings((9,))
     graphs = replace(graphs, x=torch.zeros_like(graphs.x), edge_attr=torch.zeros_like(graphs.edge_attr))
@@ -155,7 +155,7 @@ def test_bfloat16_autocast() -> None:
 
 @pytest.mark.parametrize("local", ["gated_gcn", pytest.param("none", marks=pytest.mark.long)])
 def test_it_fits_a_few_graphs(local: str) -> None:
-    torch.manual_seed(1)  # of some starts units of the head are dead, and it stays at 0.2
+    torch.manual_seed(1)  # With some initial weights units of the head are inactive, and the loss stays at 0.2.
     graphs = rings(tuple(range(4, 20)))
     target = torch.randn(16, 1)
     model = Primphormer(
@@ -200,7 +200,7 @@ def test_bad_positions_and_features() -> None:
 
 
 def test_softmax_attention_in_its_place_is_the_formula():
-    """A graph at a time, and the hybrid layer by hand."""
+    """Compared one graph at a time, with the hybrid layer computed by hand."""
     model, graphs = model_of(config("gcn", attention="softmax", num_layers=1)), rings((6, 1, 9))
     x_nD, e_ED, position = model.stem(graphs)
     attention, mixed = model.attentions[0].attention, []

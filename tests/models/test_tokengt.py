@@ -1,4 +1,4 @@
-"""TokenGT against a plain loop over tokens, its published parameter counts, and the symmetries it must have."""
+"""TokenGT is compared with a plain loop over tokens; published parameter counts and required symmetries are tested."""
 
 import dataclasses
 from dataclasses import replace
@@ -68,7 +68,7 @@ def mixed():
 
 
 def plain(model, graph):
-    """One graph, token by token, with the model's own weights and explicit softmax."""
+    """The output for one graph, token by token, with the model's weights and an explicit softmax."""
     config, embedding = model.config, model.embedding
     pairs = [(v, v) for v in range(graph.num_nodes)] + [tuple(e) for e in graph.edge_index.t().tolist()]
     tokens = []
@@ -149,9 +149,10 @@ def test_batch_mates_change_nothing(mixed, attention, identifier, task, reductio
 
 
 def test_rows_of_eigenvectors_are_scaled_to_length_one(mixed):
-    """A node's identifier does not shrink with the graph, although an eigenvector's entries are about n^-½."""
+    """The size of a node's identifier does not depend on the size of the graph, although entries of an eigenvector are about n^-½."""
     rows = mixed.encodings["lap"].clone()
-    rows[0], rows[1] = 0, 1e-9  # no component's, and what a solver leaves on nodes outside an eigenvector's support
+    # A vector of no component, and the small values that a solver leaves outside an eigenvector's support.
+    rows[0], rows[1] = 0, 1e-9
     mixed = dataclasses.replace(mixed, encodings={"lap": rows})
     smaller = dataclasses.replace(mixed, encodings={"lap": rows * 0.01})
     model = build(options(unit_identifiers=True))
@@ -165,7 +166,7 @@ def test_rows_of_eigenvectors_are_scaled_to_length_one(mixed):
 
 
 def test_a_mean_over_edges_does_not_grow_with_their_number():
-    """A hub's node token after SEB: the sum has as many edge tokens in it as the hub has edges, the mean is one of them."""
+    """A hub's node token after SEB: the sum adds a token for each of the hub's edges, and the mean has the size of one token."""
     sizes = {}
     for leaves in (2, 64):
         star = [(0, i + 1) for i in range(leaves)] + [(0, 0)]
@@ -181,7 +182,7 @@ def test_a_mean_over_edges_does_not_grow_with_their_number():
 @pytest.mark.parametrize("attention", ["softmax", "performer"])
 @pytest.mark.parametrize("reduction", ["sum", "mean"])
 def test_permuting_nodes_and_edges_permutes_the_result(attention, reduction):
-    """E11: with identifiers moved along with their nodes."""
+    """E11: identifiers are permuted together with their nodes."""
     graphs = make_graphs([(5, [(0, 1), (1, 0), (1, 2), (2, 1), (3, 3), (2, 4)])])
     order, edge_order = torch.tensor([3, 0, 4, 1, 2]), torch.tensor([5, 2, 0, 4, 1, 3])
     inverse = torch.argsort(order)
@@ -248,7 +249,7 @@ def test_initial_values():
 def switch_attention(model: TokenGT, attention: Literal["softmax", "performer"], **options: Any) -> TokenGT:
     """Returns a model with the same weights and the other attention; `options` override other fields of the config.
 
-    Only Performer's projections differ between the two state dicts. Raises RuntimeError where an option changes shapes.
+    Only Performer's projections differ between the two state dicts. Raises RuntimeError if an option changes shapes.
     """
     switched = TokenGT(replace(model.config, attention=attention, **options))
     switched.to(next(model.parameters()))
@@ -426,7 +427,7 @@ def cycle(*lengths):
 
 
 def test_learns_to_tell_one_cycle_from_two():
-    """1-WL cannot, and so TokenGT without identifiers; eigenvectors, with their signs flipped at every step, can."""
+    """1-WL cannot distinguish them, and neither can TokenGT without identifiers. Eigenvectors with random signs at each step can."""
     pairs = [(cycle(6), 0.0), (cycle(3, 3), 1.0)] * 8
     graphs = dataclasses.replace(make_graphs([g for g, _ in pairs], dtype=torch.float32), x=None, edge_attr=None)
     target = torch.tensor([y for _, y in pairs])

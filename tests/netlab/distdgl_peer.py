@@ -1,12 +1,13 @@
-"""DistDGL beside ours on emulated hosts: sampling and fetching of features, without a model, one server and one trainer a host.
+"""DistDGL on the same emulated hosts as Graphmill: sampling and fetching of features, without a model, with one server and one trainer on each host.
 
     partition FOLDER GRAPH.npz HOSTS              GRAPH.npz: src, dst (int), feat [n, d], label [n], roots (ids of the training nodes)
     commands FOLDER HOSTS BATCH_SIZE EPOCHS       prints a line `HOST: COMMAND` for each server and client
     server FOLDER | client FOLDER BATCH_SIZE EPOCHS
 
-It runs in an environment of its own: Python 3.11, torch==2.1.2, dgl==1.1.3, "numpy<2", scipy, networkx, requests, psutil, tqdm, pandas, packaging, pyyaml, pydantic,
-"setuptools<70". All hosts write FOLDER. A client loads one epoch, touches FOLDER/warmRANK, waits for FOLDER/go, loads the epochs that are measured, prints a
-line of JSON, touches FOLDER/doneRANK and waits for FOLDER/stop (`tests.netlab.links`).
+It runs in a separate environment: Python 3.11, torch==2.1.2, dgl==1.1.3, "numpy<2", scipy, networkx, requests, psutil,
+tqdm, pandas, packaging, pyyaml, pydantic, "setuptools<70". All hosts write FOLDER. A client loads one epoch, touches
+FOLDER/warmRANK, waits for FOLDER/go, loads the epochs that are measured, prints a line of JSON, touches FOLDER/doneRANK
+and waits for FOLDER/stop (`tests.netlab.links`).
 """
 
 import json

@@ -1,11 +1,12 @@
-"""What happens to a training run when hosts, links and disks fail: each fault strikes a run of its own, so many times, and a table says what came of it.
+"""Faults of hosts, links and disks during training: each fault is tried several times, each time in a separate run, and a table shows the results.
 
     python -m tests.netlab.faults --times 5 --out runs/faults            # all of them, half a day on two cores
     python -m tests.netlab.faults --times 1 --out runs/faults --only head disk
 
-Two emulated hosts train products_geco; see tests/netlab/lab.py. Every strike is a line of OUT/results.jsonl, and one that is there is not
-repeated, so the command may be interrupted and given again. OUT/results.md is the table. A run must go on to the losses of the undisturbed
-run, or end within its time with one line that names the host and the command that resumes, and the resumed run must have those losses.
+Two emulated hosts train products_geco; see tests/netlab/lab.py. Every trial is a line of OUT/results.jsonl. Trials in
+this file are not repeated, so the command may be interrupted and given again. OUT/results.md is the table. A run must
+continue to the losses of the undisturbed run, or end in time with one line that names the host and the command to
+resume. The resumed run must then have the same losses.
 """
 
 import argparse
@@ -35,25 +36,25 @@ STRIKES_AT = 15  # epochs
 TOLD_S = 10.0
 MOST_LINES = 400  # of output: more is a flood
 DISK_BYTES = 400 * 2**20  # of each host
-RUN_DISK_BYTES = 24 * 2**20  # of the folder "small", where a run may fill its disk
+RUN_DISK_BYTES = 24 * 2**20  # Size of the folder "small", in which a run can fill its disk.
 REDIS_PORT = 6390
 
 
 @dataclass(frozen=True)
 class Fault:
-    """`strike` begins it and, where it heals by itself, ends it; `mend` puts right what is left, before the run is resumed."""
+    """`strike` causes the fault, and also ends it if the fault heals by itself. `mend` repairs the rest before the run is resumed."""
 
     strike: Callable[[Lab, Running], None]
-    told: str  # words that the user must see within TOLD_S, or within `told_s`
+    told: str  # Words that the user must see within TOLD_S, or within `told_s`.
     told_s: float = TOLD_S
     options: tuple[str, ...] = ()
-    ends: tuple[str, ...] | None = None  # words of the last line, where the run ends; None: it goes on
+    ends: tuple[str, ...] | None = None  # Words of the last line if the run ends; None: the run continues.
     within_s: float = 900.0  # it ends
     mend: Callable[[Lab], None] = lambda lab: None
     host: str = "h0"  # of the driver
     folder: str = "."  # of the run, below the shared one
     kind: str = "plain"  # of the lab
-    more: Callable[[Lab, Running], None] = lambda lab, run: None  # further checks of a run that went on
+    more: Callable[[Lab, Running], None] = lambda lab, run: None  # Further checks of a run that continued.
 
 
 def cut(seconds: float) -> Callable[[Lab, Running], None]:
@@ -101,20 +102,20 @@ def fill_disk(lab: Lab, run: Running) -> None:
 
 
 def fill_disk_and_kill(lab: Lab, run: Running) -> None:
-    """A worker on the full host dies as well, so that another one has to start there."""
+    """Fills a host's disk and kills its worker, so that another worker has to start there."""
     fill(lab.hosts.disk("h1"))
     time.sleep(5)
     os.kill(worker_on(lab, "h1"), signal.SIGKILL)
 
 
 def fill_origins_copy(lab: Lab, run: Running) -> None:
-    """The survivor has no room for the lost host's partition."""
+    """Leaves no room on the surviving host for the lost host's partition."""
     fill(lab.hosts.disk("h0"))
     lab.hosts.power_off("h1")
 
 
 def slow_down(lab: Lab, run: Running) -> None:
-    """The worker on h1 gets a fifth of the time, until the user is told or 90 s are over."""
+    """Gives the worker on h1 a fifth of the processor time, until the user is told or 90 s have passed."""
     worker, begun = psutil.Process(worker_on(lab, "h1")), time.monotonic()
     while time.monotonic() < begun + 90 and "is slow" not in run.text:
         worker.suspend()
@@ -142,7 +143,7 @@ def worker_on(lab: Lab, host: str) -> int:
 
 
 def served_at_home(lab: Lab, run: Running) -> None:
-    """Each worker reads its own host's partition again."""
+    """Checks that each worker reads its own host's partition again."""
     last = [event for event in events(run.path) if event["kind"] == "traffic" and event["of"] == "epochs"][-1]
     assert all(last["local_requests"]), "a partition is remote to both workers"
 
@@ -208,7 +209,7 @@ FAULTS: dict[str, Fault] = {
 
 @contextlib.contextmanager
 def lab(kind: str, folder: Path) -> Iterator[Lab]:
-    """A running one. "redis": the head has no worker, and keeps its state in a Redis on h1."""
+    """A running lab. "redis": the head has no worker, and keeps its state in a Redis on h1."""
     (folder / "small").mkdir(parents=True, exist_ok=True)
     call("mount", "-t", "tmpfs", "-o", f"size={RUN_DISK_BYTES}", "tmpfs", str(folder / "small"))
     try:
@@ -225,7 +226,7 @@ def lab(kind: str, folder: Path) -> Iterator[Lab]:
 
 
 class Labs:
-    """One lab at a time, with the losses that nothing has disturbed. A context manager."""
+    """Runs one lab at a time, and knows the losses of an undisturbed run. A context manager."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._stack = folder.resolve(), contextlib.ExitStack()
@@ -239,7 +240,7 @@ class Labs:
         self.end()
 
     def end(self) -> None:
-        """The next strike gets a new lab: what this one was left in is not for it."""
+        """Ends the lab, because the next trial must not get its state."""
         self._kind = self._lab = None
         self._stack.close()
 
@@ -257,7 +258,7 @@ class Labs:
         return self._lab, json.loads(basis.read_text())
 
     def try_one(self, name: str, turn: int) -> dict[str, Any]:
-        """Raises AssertionError where what comes of it is not what is promised."""
+        """Tries one fault. Raises AssertionError if the result is not the promised one."""
         try:
             return try_one(name, turn, *self.of(FAULTS[name].kind))
         except BaseException:
@@ -266,7 +267,7 @@ class Labs:
 
 
 def try_one(name: str, turn: int, where: Lab, undisturbed: Sequence[float]) -> dict[str, Any]:
-    """What came of one strike. Raises AssertionError where it is not what is promised."""
+    """Tries one fault and returns the result. Raises AssertionError if it is not the promised one."""
     fault = FAULTS[name]
     run = where.train(f"{fault.folder}/{name}-{turn}-{time.time_ns() % 10**6}", *fault.options, host=fault.host)
     run.wait_for_epochs(STRIKES_AT)
@@ -306,7 +307,7 @@ def try_one(name: str, turn: int, where: Lab, undisturbed: Sequence[float]) -> d
 
 
 def table(results: Sequence[dict[str, Any]]) -> list[str]:
-    """A row for each fault: how often it came out as promised, and medians."""
+    """A row for each fault: how often the result was the promised one, and medians."""
     lines = ["| fault | as promised | told after, s | ends after, s | what the run does |", "|---|---|---|---|---|"]
     for name, fault in FAULTS.items():
         mine = [result for result in results if result["fault"] == name]

@@ -1,13 +1,16 @@
 """Several hosts on one Linux machine, for tests and measurements: `with Hosts(2) as hosts: hosts.run("h1", ["hostname"])`.
 
-Hosts h0, h1, … stand on one switch. Each has a network (10.77.0.1, 10.77.0.2, …; they know each other by name), processes, a host name,
-/tmp and /dev/shm of its own, and a disk, /mnt/disk, that outlives a power cut and holds its home. The machine's other files are there,
-read-only; directories that all hosts write are named `shared`, those that would be hidden (a checkout under /tmp) `readonly`.
+Hosts h0, h1, … are connected to one switch. Each has a separate network (10.77.0.1, 10.77.0.2, …; they know each other
+by name), processes, host name, /tmp and /dev/shm. Its disk, /mnt/disk, holds its home and keeps its files during a
+power cut. The machine's other files are visible read-only. `shared` names directories that all hosts may write.
+`readonly` names directories that would otherwise be hidden (a checkout under /tmp).
 
-A link has a rate in each direction (`rate`), and can be cut and healed; a host can lose power and boot. Delay and loss are not emulated.
-`bytes` counts what the switch's ports have seen; large segments pass whole, so most TCP/IP headers (4 %) are missing.
+A link has a rate in each direction (`rate`), and can be cut and restored. A host can lose power and start again. Delay
+and packet loss are not emulated. `bytes` counts the bytes at the switch's ports. Large segments pass the switch as one
+packet, so most TCP/IP headers (4 %) are not counted.
 
-Needs root, iproute2 and util-linux; nothing is made in the machine's own network. `why_not()` says why hosts cannot be had here.
+Needs root, iproute2 and util-linux. Changes nothing in the machine's own network. `why_not()` returns the reason why
+this machine cannot emulate hosts.
 """
 
 import contextlib
@@ -32,7 +35,7 @@ BOOT_S = 30.0
 
 
 def call(*command: str, check: bool = True) -> str:
-    """What a command prints; RuntimeError with its own words if it fails."""
+    """The output of a command. Raises RuntimeError with the command's message if it fails."""
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     if check and done.returncode:
         raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip() or f'status {done.returncode}'}")
@@ -40,13 +43,13 @@ def call(*command: str, check: bool = True) -> str:
 
 
 def end_on_signals() -> None:
-    """The hosts end with this program, also where it is terminated."""
+    """Ends the hosts together with this program, also if it is terminated."""
     for signum in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signum, lambda number, _: sys.exit(128 + number))
 
 
 def why_not() -> str | None:
-    """Why no hosts can be emulated on this machine; None where they can."""
+    """The reason why this machine cannot emulate hosts, or None if it can."""
     if sys.platform != "linux" or os.geteuid() != 0:
         return "emulated hosts need root on Linux: namespaces, links and mounts"
     if missing := [tool for tool in TOOLS if not shutil.which(tool)]:
@@ -59,7 +62,7 @@ def why_not() -> str | None:
 
 
 class Hosts:
-    """The hosts, from `with` to its end; afterwards nothing of them is left."""
+    """The hosts, from the start of `with` to its end. Afterwards nothing of them remains."""
 
     def __init__(
         self,
@@ -70,7 +73,7 @@ class Hosts:
         readonly: Sequence[Path] = (),
         disk_bytes: int | None = None,
     ) -> None:
-        """`rate`: of each link, such as 100mbit; None: no limit. `disk_bytes`: how much each host's disk holds, in memory."""
+        """`rate`: the rate of each link, such as 100mbit; None: no limit. `disk_bytes`: size of each host's disk, in memory."""
         self.names = [f"h{k}" for k in range(count)]
         self._prefix = f"gm{os.getpid()}x{time.monotonic_ns() % 10**6}"
         self._switch, self._disk_bytes = f"{self._prefix}-switch", disk_bytes
@@ -80,7 +83,7 @@ class Hosts:
             "readonly": [str(path.resolve()) for path in readonly],
         }
         self._rates = dict.fromkeys(self.names, rate)
-        self._counted_before = {name: (0, 0) for name in self.names}  # by links that a power cut has taken
+        self._counted_before = {name: (0, 0) for name in self.names}  # Bytes of links that a power cut has removed.
         self._on: set[str] = set()
 
     def __enter__(self) -> "Hosts":
@@ -110,7 +113,7 @@ class Hosts:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def disk(self, host: str) -> Path:
-        """Where the machine itself sees the host's disk."""
+        """The path of the host's disk on the machine itself."""
         return self._folder / host
 
     @staticmethod
@@ -118,7 +121,7 @@ class Hosts:
         return f"10.77.0.{int(host[1:]) + 1}"
 
     def command(self, host: str, command: Sequence[str]) -> list[str]:
-        """The command line that runs a command on a host, in this directory where the host has it, else in /."""
+        """The command line that runs a command on a host, in this directory if the host has it, else in /."""
         enter = ["nsenter", f"--target={self._first_pid(host)}", "--mount", "--uts", "--ipc", "--net", "--pid"]
         enter += ["setpriv", "--pdeathsig", "TERM", "env", f"HOME={DISK}/home", f"HOSTNAME={host}"]
         return [*enter, "sh", "-c", ENTER, "sh", os.getcwd(), *command]
@@ -128,11 +131,11 @@ class Hosts:
         return subprocess.run(self.command(host, command), start_new_session=True, **options)
 
     def popen(self, host: str, command: Sequence[str], **options: Any) -> "subprocess.Popen[Any]":
-        """subprocess.Popen on a host. Its own process only waits for the command, which gets SIGTERM if it is killed."""
+        """subprocess.Popen on a host. The started process only waits for the command, which gets SIGTERM if the process is killed."""
         return subprocess.Popen(self.command(host, command), start_new_session=True, **options)
 
     def power_on(self, host: str) -> None:
-        """The disk is as it was, /tmp and /dev/shm are empty, the link is up at its rate."""
+        """Starts the host: its disk is unchanged, /tmp and /dev/shm are empty, and the link is up at its rate."""
         net = f"{self._prefix}-{host}"
         inside, outside = ("ip", "-n", net), ("ip", "-n", self._switch)
         call("ip", "netns", "add", net)
@@ -164,21 +167,21 @@ class Hosts:
         self._on.add(host)
 
     def power_off(self, host: str) -> None:
-        """The host falls silent, without a last word to its peers, and all its processes are gone."""
+        """Stops the host without any message to its peers, and kills all its processes."""
         now, before = self._counted()[host], self._counted_before[host]
         self._end(host)
         self._counted_before[host] = (before[0] + now[0], before[1] + now[1])
         self._on.discard(host)
 
     def cut(self, host: str) -> None:
-        """What is sent is lost; connections stay open and wait."""
+        """Cuts the host's link: sent data are lost, and connections stay open and wait."""
         call("ip", "-n", self._switch, "link", "set", host, "down")
 
     def heal(self, host: str) -> None:
         call("ip", "-n", self._switch, "link", "set", host, "up")
 
     def rate(self, host: str, rate: str | None) -> None:
-        """Of the host's link in each direction, also after its next boots."""
+        """Sets the rate of the host's link in each direction, also for its next starts."""
         self._rates[host] = rate
         for net, device in ((f"{self._prefix}-{host}", "eth0"), (self._switch, host)):
             call("tc", "-n", net, "qdisc", "delete", "dev", device, "root", check=False)
@@ -191,7 +194,7 @@ class Hosts:
                 call("tc", "-n", net, "qdisc", "add", "dev", device, "root", "tbf", "rate", rate, *bucket)
 
     def bytes(self) -> dict[str, tuple[int, int]]:
-        """(sent, received) by each host over its link, since the hosts began."""
+        """(sent, received) bytes of each host over its link, since the hosts started."""
         counted = self._counted()
         return {
             name: (sent + counted.get(name, (0, 0))[0], received + counted.get(name, (0, 0))[1])
@@ -209,14 +212,14 @@ class Hosts:
         return [pid for pid in listed if len(_namespace_pids(pid)) > len(_namespace_pids(os.getpid()))]
 
     def _first_pid(self, host: str) -> int:
-        """The process that is 1 on the host, whose namespaces are the host's."""
+        """The process with id 1 on the host, whose namespaces are the host's."""
         for pid in self.pids(host):
             if _namespace_pids(pid)[-1:] == [1]:
                 return pid
         raise RuntimeError(f"{host} is not on")
 
     def _end(self, host: str) -> None:
-        """First the link goes, so that nobody is told; then the processes, then the network."""
+        """Removes the link first, so that no peer gets a message, then the processes, then the network."""
         call("ip", "-n", self._switch, "link", "delete", host, check=False)
         deadline, pids = time.monotonic() + BOOT_S, set[int]()
         while pids := {pid for pid in pids.union(self.pids(host)) if _namespace_pids(pid)}:
@@ -230,7 +233,7 @@ class Hosts:
 
 
 def _namespace_pids(pid: int) -> list[int]:
-    """A process's ids, from the machine's pid namespace to its own; empty where it is gone."""
+    """The ids of a process, from the machine's pid namespace to its own; empty if the process no longer exists."""
     with contextlib.suppress(OSError):
         status = Path(f"/proc/{pid}/status").read_text()
         return [int(each) for each in status.partition("\nNSpid:")[2].partition("\n")[0].split()]
@@ -238,11 +241,11 @@ def _namespace_pids(pid: int) -> list[int]:
 
 
 def first_process(host: str, folder: Path, shared: Sequence[str], readonly: Sequence[str]) -> None:
-    """Process 1 of a host: arranges its files, says that it is ready, and then reaps what the host leaves behind."""
+    """Process 1 of a host: mounts its files, reports that it is ready, and then reaps the host's orphaned processes."""
     staged: list[tuple[str, str]] = []
 
     def stage(source: str, target: str, is_readonly: bool = False) -> None:
-        """Keeps hold of what is about to be hidden; at the end it is moved to its place."""
+        """Keeps a reference to a folder that a mount will hide. At the end it is moved to its place."""
         place = Path(f"/mnt/.{len(staged)}")
         place.mkdir() if Path(source).is_dir() else place.touch()
         call("mount", "--rbind", source, str(place))

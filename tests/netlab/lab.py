@@ -1,4 +1,4 @@
-"""Emulated hosts with a placed graph, and training jobs on them whose words and times are kept."""
+"""Emulated hosts with a placed graph, and training jobs on them whose output and times are recorded."""
 
 import os
 import signal
@@ -56,7 +56,7 @@ class Lab:
 
 
 class Running:
-    """A training job on a host, and when it said what."""
+    """A training job on a host, and the time of each line that it printed."""
 
     def __init__(self, lab: Lab, run: Path, words: tuple[str, ...], host: str) -> None:
         self.path, self.lines = run, list[tuple[float, str]]()
@@ -81,7 +81,7 @@ class Running:
             time.sleep(0.1)
 
     def interrupt(self) -> None:
-        """As a scheduler does that takes the machine back; SIGINT is ignored where a shell has put us in the background."""
+        """Sends SIGTERM, as a scheduler does. A shell ignores SIGINT for processes in the background."""
         for pid in self._pids():
             if Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[:-1] == [word.encode() for word in self._command]:
                 os.kill(pid, signal.SIGTERM)
@@ -101,7 +101,7 @@ class Running:
         return "\n".join(line for _, line in self.lines)
 
     def said_after(self, begun: float, what: str) -> float:
-        """Seconds until a line with these words."""
+        """Seconds until the job prints a line with these words."""
         return next((when - begun for when, line in self.lines if when >= begun and what in line), float("inf"))
 
     @property

@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 
 FANOUTS = (15, 10, 5)
 TURN_S = 1200.0
-AHEAD = 32  # batches that a plan knows; they are drawn sixteen at a time
-EPOCHS_AFTER = 2  # of those that are measured, so that as much is drawn ahead at their end as at their beginning
+AHEAD = 32  # Number of batches that a plan knows; they are drawn sixteen at a time.
+EPOCHS_AFTER = 2  # Number of measured batches, such that as many are drawn ahead at the end as at the beginning.
 LOOK_S, JOIN_S = 0.25, 120.0
 JOIN_PORT = 29517
 
 
 @dataclass(frozen=True)
 class Way:
-    """How a host's loaders get their rows."""
+    """A way in which a host's loaders get their rows."""
 
     partitioner: str = "random"  # ldg: and roots by locality groups
     feature_dtype: str = "float32"
-    room: float = 0.0  # of each loader, for rows by plan, in shares of all rows
+    room: float = 0.0  # Room of each loader for rows by plan, as a share of all rows.
     shared: float = 0.0  # of all loaders of a host
     loaders: int = 1  # of a host
 
@@ -57,20 +57,20 @@ WAYS = {
 
 @dataclass(frozen=True)
 class Load:
-    """What all loaders of a turn do."""
+    """The work of all loaders in a turn."""
 
     way: Way
     batch_size: int
     epochs: int  # measured; one more before
     threads: int  # of each loader
-    roots: int  # so many training nodes are roots of an epoch; 0: all of them
+    roots: int  # Number of training nodes that are roots of an epoch; 0: all of them.
 
     def neighbors(self) -> NeighborOptions:
         return NeighborOptions(fanouts=FANOUTS, batch_size=self.batch_size, features=True, **self.way.options)
 
 
 def training_nodes(graph: "StoredGraph", count: int = 0) -> np.ndarray:
-    """The permanent ids of all of them, ascending, or of `count` that lie evenly among them."""
+    """The permanent ids of the training nodes, ascending: all, or `count` that are evenly spaced."""
     parts = graph.partitions(verify=False)
     found = np.sort(np.concatenate([part.original_id[part.split[0] == 1] for part in parts]))
     return found[np.linspace(0, len(found) - 1, count, dtype=np.int64)] if count else found
@@ -101,7 +101,7 @@ def run_loaders(graph: "StoredGraph", address: str, load: Load, folder: Path) ->
 def load_batches(
     servers: Any, load: Load, roots: np.ndarray | None, folder: Path, rank: int, addresses: Sequence[str]
 ) -> dict[str, Any]:
-    """One loader: an epoch to fill what is kept, and those that are measured."""
+    """Runs one loader: one epoch to fill its cache, and the measured epochs."""
     from graphmill.cluster.serving.partition_server import connect
     from graphmill.samplers.access.traffic import Traffic
     from graphmill.samplers.loading.loader import Loader
@@ -110,7 +110,7 @@ def load_batches(
     way, ranks = load.way, len(addresses) * load.way.loaders
     traffic = Traffic(len(servers.handles))
     router = connect(servers, traffic.watch)
-    # Loaders stand in the order of the partitions that they read themselves, as locality groups want it.
+    # Loaders have the order of the partitions that they read themselves, as locality groups require.
     assert router.is_near[rank // way.loaders], f"expected partition {rank // way.loaders} on this host"
     sampler = NeighborSampler(router, load.neighbors(), ranks, roots=roots)
     (first,) = sampler.draw(0, [rank])
@@ -157,7 +157,7 @@ def load_batches(
 def share(
     sampler: "DrawingSampler", rank: int, ranks: int, addresses: Sequence[str], num_bytes: int
 ) -> "list[SharedRows]":
-    """The rows that a host's loaders share, as the workers of a training run choose them."""
+    """The rows that a host's loaders share, chosen as the workers of a training run choose them."""
     import torch.distributed as dist
 
     from graphmill.cluster.serving.shared_rows import HostMates, share_rows
@@ -176,7 +176,7 @@ def share(
 
 
 def until_still(count: Callable[[], float]) -> None:
-    """Waits until nothing more is drawn ahead."""
+    """Waits until no batch is drawn ahead."""
     seen, now = -1.0, count()
     while now != seen:
         time.sleep(LOOK_S)
@@ -184,7 +184,7 @@ def until_still(count: Callable[[], float]) -> None:
 
 
 def wait_for(paths: Sequence[Path], processes: Sequence["subprocess.Popen[Any]"] = ()) -> None:
-    """Raises RuntimeError after a time, or where one of the processes has failed."""
+    """Raises RuntimeError after a time, or if one of the processes has failed."""
     deadline = time.monotonic() + TURN_S
     while not all(path.exists() for path in paths):
         if any(process.poll() for process in processes) or time.monotonic() > deadline:

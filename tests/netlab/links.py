@@ -1,14 +1,18 @@
 """Minibatches over links, without a model: `python -m tests.netlab.links --hosts 4 --rates 1gbit --ways off plan --out runs/links`.
 
-On each number of emulated hosts, a partition server and a loader on each host make batches of a synthetic graph: nodes and rows by neighbor sampling, --threads
-batches at a time, in each of --ways (`tests.netlab.link_loaders.WAYS`): without a plan; with rows by plan and room for a fifth of all; from ldg partitions with roots by
-locality groups; stored as float16 or int8; with two loaders a host. Ways take turns on the same hosts. Each loads an epoch, which fills what a plan keeps, and then the
-epochs that are measured; the plan knows as many batches at their end as at their beginning. `distdgl` is DistDGL (`tests.netlab.distdgl_peer`) on the same hosts and graph, run
-by --peer-python, an interpreter that has it. Beside what was measured stands what `--plan` says (`graphmill.jobs.plan.settings_search`, its rates as they are, the cores
-shared by the hosts); --prepare makes the graphs and says that alone.
+For each number of emulated hosts, each host has a partition server and a loader. They make batches of a synthetic graph
+by neighbor sampling, --threads batches at a time. Each of --ways (`tests.netlab.link_loaders.WAYS`) is measured:
+without a plan; with rows by plan and room for a fifth of all rows; from ldg partitions with roots by locality groups;
+with rows stored as float16 or int8; with two loaders on a host. The ways take turns on the same hosts. Each way loads
+one epoch to fill its cache, and then the measured epochs; the plan knows as many batches at their end as at their
+beginning. `distdgl` is DistDGL (`tests.netlab.distdgl_peer`) on the same hosts and graph; --peer-python is an
+interpreter that has it. Next to the measured figures the table has the prediction of `--plan`
+(`graphmill.jobs.plan.settings_search`, with unchanged rates and the cores shared by the hosts). --prepare makes the
+graphs and prints only the prediction.
 
-Seconds are a loader's for a batch of its own. A batch's CPU time is that of the loaders and servers of all hosts together, over the batches of all; `planner %` is the
-plan's share of the CPU time of a loader's process. Prints a table, kept as results.md under --out.
+Seconds are the time of one loader for one of its batches. A batch's CPU time is the CPU time of the loaders and servers
+of all hosts, divided by the number of all batches. `planner %` is the plan's share of the CPU time of a loader's
+process. Prints a table, which is also written to results.md under --out.
 """
 
 import argparse
@@ -39,7 +43,8 @@ from tests.netlab.ray_hosts import REPOSITORY, RayHosts
 
 PEER = REPOSITORY / "tests" / "netlab" / "distdgl_peer.py"
 LOOK_S = 10.0  # at batches, for what the model says
-TCP_SHARE = 0.94  # of a link's rate that `python -m benchmarks transport` reaches at 1 Gb/s: 150,000 rows of 413 bytes in 0.53 s
+# Share of a link's rate that `python -m benchmarks transport` reaches at 1 Gb/s: 150,000 rows of 413 bytes in 0.53 s.
+TCP_SHARE = 0.94
 OURS = ("ray::PartitionServer", "ray::load_batches")  # what Ray calls the processes
 COLUMNS = {
     "way": "",
@@ -66,7 +71,10 @@ def turn(
     names: Sequence[str],
     count: int,
 ) -> dict[str, float]:
-    """Starts `servers`, then `clients`, and measures between the warm-up and the end of `count` loaders. `names`: what the processes that count are called."""
+    """Starts `servers`, then `clients`, and measures from the end of the warm-up to the end of `count` loaders.
+
+    `names`: names of the processes whose CPU time counts.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     for old in folder.iterdir():
         if re.fullmatch(r"(warm|done)\d+|go|stop", old.name):  # of the turn before
@@ -120,7 +128,7 @@ def turn(
 
 
 def predicted(needs: Needs, graph: StoredGraph, hosts: int, way: Way, gigabits: float, threads: int) -> dict[str, Any]:
-    """What the cost model says of a batch of the host that asks for most, as `--plan` does."""
+    """The cost model's prediction for a batch of the host with the most bytes, as `--plan` makes it."""
     rows, dtype = graph.manifest.feature_rows, graph.manifest.feature_rows.dtype
     loaders = hosts * way.loaders
     setup = Setup(
@@ -175,7 +183,7 @@ def peer_graph(graph: StoredGraph, path: Path, count: int) -> None:
 
 
 def prepared(shared: Path, said: argparse.Namespace, count: int, way: Way) -> StoredGraph:
-    """The graph in a partition for each host."""
+    """The graph with one partition for each host."""
     url = shared / f"graph-{said.nodes}-{said.degree:g}-{count}-{way.partitioner}-{way.feature_dtype}"
     if not url.exists():
         source = SyntheticGraph(SyntheticOptions(num_nodes=said.nodes, mean_degree=said.degree))
@@ -196,7 +204,7 @@ def prepared_for_peer(shared: Path, said: argparse.Namespace, count: int) -> Pat
 
 
 def models(said: argparse.Namespace, count: int, shared: Path) -> dict[str, list[dict[str, Any]]]:
-    """Of each of our ways, what the cost model says at each rate."""
+    """For each of our ways, the cost model's prediction at each rate."""
 
     @cache
     def needs(partitioner: str, loaders: int) -> Needs:
@@ -240,7 +248,7 @@ def peer_turn(hosts: Hosts, said: argparse.Namespace, shared: Path) -> dict[str,
 
 
 def rows(said: argparse.Namespace, count: int, shared: Path) -> list[dict[str, Any]]:
-    """All turns on so many hosts."""
+    """All turns on this number of hosts."""
     expected, found = models(said, count, shared), []
     with Hosts(count, shared=[shared, REPOSITORY]) as hosts:  # compiled loops lie in the checkout
         cluster = RayHosts(hosts)

@@ -1,8 +1,10 @@
-"""The commands that the product is for, as a user gives them to a cluster: `python -m tests.netlab.mission --hosts 1 2 4 --out runs/mission`.
+"""The main commands of the product, given to a cluster as a user gives them: `python -m tests.netlab.mission --hosts 1 2 4 --out runs/mission`.
 
-On each number of emulated hosts, by `ray job submit` on the first: products_geco with neighbor sampling and with the random partition, PPGT on
-Node2Subgraph's subgraphs, and molecules with TokenGT; one worker a host, partitions on the hosts' own disks, four micro-batches a step. With --what jobs sweeps,
-sweeps over sizes and workers too. Prints a table, kept as results.md under --out, and fails unless the losses are equal on all numbers of hosts.
+For each number of emulated hosts, `ray job submit` on the first host runs products_geco with neighbor sampling and with
+the random partition, PPGT on Node2Subgraph's subgraphs, and TokenGT on molecules. Each host has one worker and its
+partitions on its own disk; a step has four micro-batches. With --what jobs sweeps it also runs sweeps over sizes and
+workers. Prints a table, which is also written to results.md under --out. Fails unless losses are equal for all numbers
+of hosts.
 """
 
 import argparse
@@ -68,7 +70,7 @@ class Row:
 
 
 def submit(cluster: RayHosts, script: str, *words: str, within_s: float = JOB_S) -> tuple[float, str]:
-    """Seconds and output of a job given to the cluster as README says; RuntimeError with its output if it fails."""
+    """Submits a job to the cluster as README says. Returns seconds and output; raises RuntimeError with the output if it fails."""
     begun = time.monotonic()
     command = ["ray", "job", "submit", "--address", DASHBOARD, "--working-dir", str(REPOSITORY), "--", "python"]
     done = cluster.run(
@@ -85,12 +87,12 @@ def submit(cluster: RayHosts, script: str, *words: str, within_s: float = JOB_S)
 
 
 def shortest_epoch_s(run: Path) -> float:
-    """Training alone, of the epochs after the first, which warms up."""
+    """Seconds of the shortest epoch after the first, training only. The first epoch warms up."""
     return min(json.loads(line)["train_s"] for line in (run / "metrics.jsonl").read_text().splitlines()[1:])
 
 
 def rows(count: int, shared: Path, what: Sequence[str]) -> list[Row]:
-    """The jobs, or sweeps, or both on `count` hosts."""
+    """Runs the jobs, the sweeps, or both, on `count` hosts."""
     found = []
     with Hosts(count, shared=[shared, REPOSITORY]) as hosts:
         cluster = RayHosts(hosts, takes_jobs=True)

@@ -1,4 +1,4 @@
-"""Ray on emulated hosts: a head on h0, a node on each of the others, which is started again whenever it ends, as a service would do."""
+"""Ray on emulated hosts: a head on h0, and a node on each other host. A node that ends is started again, as a service would do."""
 
 import os
 import shlex
@@ -15,7 +15,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 HEAD_PORT = 6379
 START_S = 400.0
 OBJECT_STORE_BYTES = 100 * 2**20
-# One process that looks until they are there, or the head does not answer: starting it takes seconds.
+# One process polls until all nodes are there or the head does not answer, because its start takes seconds.
 COUNT_NODES = """
 import sys, time
 import ray
@@ -29,7 +29,7 @@ print(alive)
 
 
 class RayHosts:
-    """A cluster of one CPU a host, or as many as `cpus` says."""
+    """A cluster with one CPU on each host, or with the numbers in `cpus`."""
 
     def __init__(
         self,
@@ -40,8 +40,10 @@ class RayHosts:
         *,
         takes_jobs: bool = False,
     ) -> None:
-        """`resources`: more arguments of `ray start`, one for each host; `environment`: NAME=VALUE of all nodes and jobs. `takes_jobs`:
-        `ray job submit` works on h0."""
+        """`resources`: additional arguments of `ray start`, one for each host;
+
+        `environment`: NAME=VALUE for all nodes and jobs. `takes_jobs`: `ray job submit` works on h0.
+        """
         self._more_environment = environment
         self.hosts, self.address = hosts, f"{hosts.address('h0')}:{HEAD_PORT}"
         self._dashboard = "true" if takes_jobs else "false"
@@ -74,7 +76,7 @@ class RayHosts:
             ),
             *(f"--node-ip-address={self.hosts.address(host)}", f"--object-store-memory={OBJECT_STORE_BYTES}", *more),
         ]
-        # A node that the cluster has given up ends itself: whoever starts it must start it again.
+        # A node that the cluster has given up ends itself; the host's service must start it again.
         again = f"while :; do {shlex.join(node)}; sleep 1; done"
         log = self.hosts.disk(host) / "ray.log"
         with log.open("ab") as sink:
@@ -121,6 +123,6 @@ class RayHosts:
         return self.hosts.popen(host, ["env", *self.environment(), *command], **options)
 
     def job(self, *words: str) -> list[str]:
-        """The command line of a job of ours on this cluster."""
+        """The command line of one of our jobs on this cluster."""
         name, *options = words
         return [sys.executable, str(REPOSITORY / "jobs" / f"{name}.py"), *options, "--ray.address", self.address]

@@ -1,6 +1,6 @@
-"""What happens to hosts while a job trains on partitions of their own disks: the same losses after it, or one line in time.
+"""Faults of hosts while a job trains on partitions of their own disks: afterwards losses are the same, or one line appears in time.
 
-`--fault-times 5` strikes each fault five times; `python -m tests.netlab.faults` does so, too, and keeps a table.
+`--fault-times 5` tries each fault five times. `python -m tests.netlab.faults` does the same and writes a table.
 """
 
 import shutil

@@ -1,9 +1,11 @@
 """Whether losses and weights depend on the number of workers, or on rows by plan: `python -m tests.netlab.worker_counts --out runs/worker-counts`, about 25 minutes.
 
-Products_geco on four emulated hosts, a partition on each host's own disk, four micro-batches a step: on 1, 2, 3 and 4 workers; with a worker killed; interrupted
-and resumed on other numbers of workers; and elastic, with a host that loses power and returns. Then with rows by plan, room for a fifth of all: on 1, 2 and 4 workers, with a
-worker killed, and interrupted within an epoch. Prints a table, kept as results.md under --out, and fails unless all losses and final weights are equal, bit for bit, and
-planned runs received fewer bytes.
+Products_geco runs on four emulated hosts, with a partition on each host's disk and four micro-batches a step. The runs
+have 1, 2, 3 and 4 workers; a killed worker; an interruption and a resume with another number of workers; and an elastic
+number of workers, with a host that loses power and returns. Then runs with rows by plan and room for a fifth of all
+rows have 1, 2 and 4 workers, a killed worker, and an interruption within an epoch. Prints a table, which is also
+written to results.md under --out. Fails unless all losses and final weights are equal, bit for bit, and planned runs
+received fewer bytes.
 """
 
 import argparse
@@ -24,7 +26,7 @@ from tests.netlab.lab import Lab, Running
 MICRO_BATCHES = ("--fit.micro_batches", "4")
 SHORT, LONG = ("--fit.epochs", "40"), ("--fit.epochs", "300")
 STEPS = (*SHORT, "--sampler.batch_size", "4")  # seven an epoch, in place of two
-PLANNED = ("--loader.cache_bytes", "125000")  # a row of 100 float32 takes 417: a fifth of 1,500
+PLANNED = ("--loader.cache_bytes", "125000")  # A row of 100 float32 takes 417 bytes; this is a fifth of 1,500 rows.
 
 
 def plain(workers: int, *options: str) -> Callable[[Lab], Running]:
@@ -62,7 +64,7 @@ def resumed(before: int, after: int) -> Callable[[Lab], Running]:
 
 
 def resumed_within_an_epoch(before: int, after: int, *options: str) -> Callable[[Lab], Running]:
-    """Interrupted again for as long as it stops between two epochs."""
+    """Interrupts the run again as long as it stops between two epochs."""
 
     def run(lab: Lab) -> Running:
         job = lab.train(f"within-{before}-{after}", *MICRO_BATCHES, *STEPS, *options, "--workers", str(before))
@@ -85,7 +87,7 @@ def interrupt(job: Running) -> None:
 
 
 def elastic(lab: Lab) -> Running:
-    """4, then 3, then 4 workers."""
+    """A run with 4, then 3, then 4 workers."""
     job = lab.train("elastic", *MICRO_BATCHES, *LONG, "--workers", "4", "--workers.min_workers", "3")
     job.wait_for_epochs(STRIKES_AT)
     lab.hosts.power_off("h3")
@@ -100,7 +102,7 @@ def elastic(lab: Lab) -> Running:
 
 
 def counts(run: Path) -> list[int]:
-    """The numbers of workers that its parts had."""
+    """The number of workers in each part of the run."""
     return [event["workers"] for event in events(run) if event["kind"] == "start"]
 
 
@@ -111,12 +113,12 @@ def newest(run: Path) -> Path:
 
 
 def weights(run: Path) -> str:
-    """A digest of the final ones, which are those of the newest checkpoint."""
+    """A digest of the final weights, from the newest checkpoint."""
     return hashlib.blake2b((newest(run) / "model.safetensors").read_bytes(), digest_size=8).hexdigest()
 
 
 def received(run: Path) -> float:
-    """MB of replies to all workers."""
+    """MB of replies that all workers received."""
     return sum(sum(event["received_bytes"]) for event in events(run) if event["kind"] == "traffic") / 1e6
 
 

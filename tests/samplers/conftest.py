@@ -11,7 +11,7 @@ from tests.listed_graph import ListedGraph
 
 @pytest.fixture
 def route(tmp_path: Path) -> Callable[..., Router]:
-    """Ingests a graph and opens it in this process."""
+    """Returns a function that ingests a graph and opens it in this process."""
     count = 0
 
     def build(graph: ListedGraph, **options) -> Router:

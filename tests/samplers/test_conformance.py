@@ -1,8 +1,13 @@
-"""What holds for every sampler: one suite for all of them, in process and through partition servers.
+"""Properties of every sampler: one suite for all samplers, in process and through partition servers.
 
-A new sampler is one line of SAMPLERS. Laws: a batch is a function of (epoch, batch) alone; the loader hands batches over in order and
-resumes at any step, in the same data alone; threads, servers and partitions (but where these are the batches) change no byte; ranks share
-an epoch's roots; roots are a split's, all nodes where there are no splits, or given by permanent id; bad arguments are one clear error.
+A new sampler needs one line in SAMPLERS. The properties:
+
+- A batch is a function of (epoch, batch) alone.
+- The loader yields batches in order, and resumes at any step, but only with the same data.
+- Threads, servers and partitions change no byte, unless the partitions are the batches.
+- Ranks divide an epoch's roots among them.
+- Roots are the nodes of a split, all nodes if there are no splits, or nodes given by permanent id.
+- Wrong arguments give one clear error.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -49,7 +54,7 @@ from tests.array_graph_store import ArrayGraphStore
 from tests.far_owner import far_router
 from tests.listed_graph import ListedGraph, random_listed_graph
 
-Build = Callable[[Router, int], Sampler]  # from a router and the number of ranks
+Build = Callable[[Router, int], Sampler]  # Made from a router and the number of ranks.
 NUM_NODES = 160
 ENCODINGS = ("rwse-3", "laplacian-4-both_ends")
 
@@ -87,7 +92,8 @@ SAMPLERS: dict[str, Build] = {
     "random-partition-within": lambda r, n: RandomPartitionSampler(
         r, RandomPartitionOptions(num_chunks=10, cut="within", corrected=True), n
     ),
-    # Two partitions can be dealt in two orders only: a seed whose first epochs differ, from each other and from the next seed's.
+    # Two partitions have only two orders, so the seed is chosen such that first epochs differ from each other and from
+    # the next seed's.
     "random-partition-stored": lambda r, n: RandomPartitionSampler(
         r, RandomPartitionOptions(cut="partitions", seed=5), n
     ),
@@ -167,7 +173,7 @@ SAMPLERS: dict[str, Build] = {
     ),
     "graph-batches": lambda r, n: GraphBatchSampler(small_graphs(), GraphBatchOptions(max_nodes=40), n),
 }
-# Samplers that deal every root (or graph) of an epoch exactly once over all ranks.
+# Samplers that give every root (or graph) of an epoch to exactly one rank once.
 COVERING = [name for name in SAMPLERS if not name.endswith("saint")]
 # Samplers whose batches do not depend on how the graph is partitioned.
 BY_PARTITION = tuple(name for name in SAMPLERS if name.endswith(("-stored", "-within")))
@@ -175,12 +181,13 @@ CUT_BLIND = [name for name in SAMPLERS if name not in BY_PARTITION]
 
 # Samplers of one graph's nodes.
 OF_NODES = [name for name in SAMPLERS if name != "graph-batches"]
-# Samplers that make a batch around whatever nodes are named.
+# Samplers that can make a batch around any given nodes.
 AROUND_ROOTS = [name for name in OF_NODES if "random-partition" not in name and "saint" not in name]
-PERMANENT_ID = 7 + 3 * np.arange(NUM_NODES)  # of no node its number in the store
+PERMANENT_ID = 7 + 3 * np.arange(NUM_NODES)  # No node's permanent id equals its number in the store.
 
 every_sampler = pytest.mark.parametrize("name", SAMPLERS)
-# Behind servers and by plans, the gate takes one of each way to read: the others repeat its requests, and compile loops of their own.
+# Behind servers and with plans, the gate takes one sampler for each kind of requests. The others repeat its requests
+# and compile more loops.
 IN_THE_GATE = {
     "neighbor",
     "neighbor-weight",
@@ -214,7 +221,7 @@ def rich_graph() -> ListedGraph:
 
 
 def with_splits(which: str) -> ListedGraph:
-    """The rich graph without splits, or with a split set that names training nodes alone."""
+    """The rich graph without splits, or with a split set that names only training nodes."""
     only_train = [[SPLIT_TRAIN if row % 3 else SPLIT_NONE] for row in range(NUM_NODES)]
     return replace(rich_graph(), split=None if which == "none" else only_train)
 
@@ -245,7 +252,7 @@ def graphs(tmp_path_factory) -> dict[int, StoredGraph]:
 
 @pytest.fixture(scope="module")
 def sparsely_split(tmp_path_factory) -> dict[tuple[str, int], StoredGraph]:
-    """The same graph with no splits, and with training nodes alone, in 1 and 2 partitions."""
+    """The same graph without splits, and with only training nodes, in 1 and 2 partitions."""
     folder = tmp_path_factory.mktemp("sparsely-split")
     return {
         (which, partitions): stored(with_splits(which), folder / f"{which}-{partitions}", partitions)
@@ -256,7 +263,7 @@ def sparsely_split(tmp_path_factory) -> dict[tuple[str, int], StoredGraph]:
 
 @pytest.fixture(scope="module")
 def other_graph(tmp_path_factory) -> StoredGraph:
-    """Another graph of the same size, splits and partitions: only its features differ."""
+    """Another graph of the same size, splits and partitions, with other features."""
     graph = rich_graph()
     assert graph.feature is not None
     changed = replace(graph, feature=[[-value for value in row] for row in graph.feature])
@@ -277,12 +284,12 @@ def remote(graphs, shared_ray) -> Iterator[Router]:
 
 
 def one_type(router: Router) -> TypedRouter:
-    """A plain graph as a typed one, of one type and one relation."""
+    """A plain graph in the form of a typed graph with one type and one relation."""
     return TypedRouter({"node": router}, {Relation("node", "edge", "node"): router})
 
 
 def several_types(router: Router) -> TypedRouter:
-    """A plain graph as a typed one, of two types and three relations, which all have its nodes and edges."""
+    """A plain graph in the form of a typed graph with two types and three relations; each has all its nodes or edges."""
     ends = {"edge": ("node", "node"), "to": ("node", "other"), "rev_to": ("other", "node")}
     edges = {Relation(source, name, target): router for name, (source, target) in ends.items()}
     return TypedRouter({"node": router, "other": router}, edges)
@@ -293,7 +300,7 @@ def is_typed(sampler: Any) -> bool:
 
 
 def columns_of(batch: Any) -> Iterator[tuple[str, Any]]:
-    """A batch's fields by name, also the fields of a typed batch's tables."""
+    """The fields of a batch by name, including the fields of a typed batch's tables."""
     assert is_dataclass(batch)
     for field in fields(batch):
         value = getattr(batch, field.name)
@@ -305,7 +312,7 @@ def columns_of(batch: Any) -> Iterator[tuple[str, Any]]:
 
 
 def content(batch: Any) -> dict[str, Any]:
-    """All of a batch, down to the bytes."""
+    """All parts of a batch as bytes."""
     return content_of(dict(columns_of(batch)))
 
 
@@ -317,10 +324,10 @@ def content_of(columns: dict[str, Any]) -> dict[str, Any]:
 
 
 def as_plain(batch: TypedBatch) -> dict[str, Any]:
-    """A batch of one type and one relation in the form of a plain one's `content`."""
+    """A batch of one type and one relation, in the form of a plain batch's `content`."""
     (nodes,), (edges,) = batch.nodes.values(), batch.edges.values()
     columns, roots = {**vars(nodes), **vars(edges)}, batch.root_index
-    if nodes.subgraph is not None:  # hop after hop; a plain one has one subgraph after another
+    if nodes.subgraph is not None:  # A typed batch lists hop after hop, and a plain batch one subgraph after another.
         order = np.argsort(nodes.subgraph, kind="stable")
         place = np.argsort(order).astype(np.int32)
         entry = np.concatenate([np.arange(edges.indptr[i], edges.indptr[i + 1]) for i in order])
@@ -372,8 +379,7 @@ def tensors_of(sampler: Sampler, batch: Any) -> dict[str, Any]:
 
 
 def rebuilt(sampler: Sampler, source: Any, num_ranks: int = 1, roots: Any = None, **changed: Any) -> Sampler:
-    """A sampler of the same kind and options, but those changed, over this router or store; `roots` given by permanent id (numbers of
-    graphs)."""
+    """A sampler of the same kind over this router or store, with some options changed. `roots` are permanent ids (or numbers of graphs)."""
     build: Any = type(sampler)
     if is_typed(sampler):
         source = one_type(source) if len(sampler.router.nodes) == 1 else several_types(source)
@@ -381,7 +387,7 @@ def rebuilt(sampler: Sampler, source: Any, num_ranks: int = 1, roots: Any = None
 
 
 def given_roots(name: str) -> np.ndarray:
-    """A quarter of all nodes, whatever their split, in no order; or of the graphs."""
+    """A quarter of all nodes (or graphs) in random order, regardless of their split."""
     everything = np.arange(50) if name == "graph-batches" else PERMANENT_ID
     return np.random.default_rng(5).permutation(everything)[: len(everything) // 4]
 
@@ -403,7 +409,7 @@ def direct(sampler: Sampler, epoch: int) -> list[dict[str, Any]]:
 
 
 def assert_same(found: list[dict[str, Any]], expected: list[dict[str, Any]]) -> None:
-    """Equal to the last byte; else a message that says where, in lines that a person can read."""
+    """Checks equality to the last byte. The message shows the difference in readable lines."""
     assert len(found) == len(expected)
     wrong = [
         f"batch {number}, {name}: expected {_shown(theirs[name])}, got {_shown(ours[name])}"
@@ -435,7 +441,7 @@ def has_splits(batch: Any) -> bool:
 @pytest.mark.parametrize("name", mostly_long(OF_NODES))
 @pytest.mark.parametrize("cache_bytes", [1, 60 * 33])
 def test_rows_by_plan_change_nothing(name, graphs, cache_bytes):
-    """Whatever room there is for rows, for batches ahead and for threads; a second epoch too, and the rest of one."""
+    """Tested for any room for rows, batches ahead and threads, also for a second epoch and the rest of an epoch."""
     build = SAMPLERS[name]
     router = local_router(graphs[2]) if name in BY_PARTITION else local_router(graphs[5])
     expected = [direct(build(router, 1), epoch) for epoch in (0, 1)]
@@ -497,7 +503,7 @@ class TestEverySampler:
                 assert_same([tensors_of(sampler, batch) for batch in loader], whole[step:])
 
     def test_resumes_in_its_own_data_alone(self, name, router, graphs, other_graph):
-        """Another graph's state is refused, though options and numbers of batches are the same; so are other roots'."""
+        """The state of another graph is refused, although options and numbers of batches are equal. So is the state of other roots."""
         sampler = SAMPLERS[name](router, 1)
         chosen = given_roots(name)
         if name == "graph-batches":
@@ -530,7 +536,7 @@ class TestEverySampler:
                 assert 'or, with cut="partitions" or "within", of other partitions; resume with' in str(refused.value)
 
     def test_given_roots_are_dealt(self, name, router):
-        """Roots by permanent id take the place of a split's: each once an epoch, in whatever order they are given."""
+        """Roots by permanent id replace the roots of a split. Each occurs once an epoch, for any order of the ids."""
         chosen, source = given_roots(name), small_graphs() if name == "graph-batches" else router
         sampler = rebuilt(SAMPLERS[name](router, 1), source, roots=chosen)
         batches = [sampler.sample(1, batch) for batch in range(sampler.num_batches)]
@@ -586,7 +592,7 @@ def test_partitions_change_nothing(name, graphs):
 
 @pytest.mark.parametrize("name", [name for name in CUT_BLIND if name in OF_NODES])
 def test_partitions_change_nothing_around_given_roots(name, graphs):
-    """Roots are named by permanent ids, which no partitioning changes."""
+    """Roots are permanent ids, which do not depend on partitions."""
     expected = None
     for graph in graphs.values():
         router = local_router(graph)
@@ -600,7 +606,7 @@ def test_partitions_change_nothing_around_given_roots(name, graphs):
 
 @pytest.mark.parametrize("name", AROUND_ROOTS)
 def test_ids_of_a_batch_make_that_batch(name, graphs):
-    """Permanent ids in and out: the roots that a batch names are what `sample_roots` takes."""
+    """`sample_roots` takes the permanent ids of a batch's roots, and makes the same batch."""
     for graph in graphs.values():
         sampler = SAMPLERS[name](local_router(graph), 1)
         batch = sampler.sample(2, 1)
@@ -662,7 +668,7 @@ def test_servers_change_nothing(name, router, remote):
 
 @pytest.mark.ray
 def test_a_server_s_error_keeps_its_traceback(remote):
-    """An error in a server reaches the training loop with the place where it happened, also after it was pickled."""
+    """The training loop gets a server's error with the place where it occurred, also after pickling."""
     sampler = NeighborSampler(remote, NeighborOptions(encodings=("rwse-7",)))
     with Loader(sampler) as loader, pytest.raises(ConfigError) as caught:
         next(loader.epoch(0))

@@ -19,7 +19,7 @@ ROWS = 100
 
 
 class ScriptedSampler:
-    """Batches of known content; `script[batch]` is called before batch `batch` is made."""
+    """A sampler of batches with known content. It calls `script[batch]` before it makes batch `batch`."""
 
     content_hash = "00" * 32
 

@@ -1,6 +1,6 @@
-"""Every way to draw neighbors: its distribution against theory, its edges against the source, the same batches everywhere.
+"""Every way to draw neighbors: its distribution agrees with theory, its edges exist in the source, and batches are the same everywhere.
 
-Statistical tests draw with fixed keys, so they cannot flicker; a chi-square statistic fails below p = 0.001.
+Statistical tests draw with fixed keys, so their results do not vary. A chi-square test fails below p = 0.001.
 """
 
 from dataclasses import replace
@@ -47,7 +47,7 @@ def router_of(graph: ListedGraph, folder, **options) -> Router:
 
 
 def star(weight: list[float] | None = None, num_leaves: int = 5) -> ListedGraph:
-    """Node 0 with in-edges from 1, 2, …"""
+    """A graph in which node 0 has in-edges from nodes 1, 2, …"""
     edges = [(leaf, 0) for leaf in range(1, num_leaves + 1)]
     return ListedGraph(num_nodes=num_leaves + 1, edges_listed=edges, weight=weight, split=[[1]] * (num_leaves + 1))
 
@@ -224,7 +224,7 @@ class TestDependentBatches:
         assert frozenset(sampler.sample(1, 0).node_id[2:].tolist()) not in drawn
 
     def test_hops_share_coins_where_they_shall(self, tmp_path):
-        """All nodes are each other's neighbors: with one coin per node, the second hop finds no new node."""
+        """All nodes are neighbors of each other. With one coin per node, the second hop finds no new node."""
         edges = [(source, end) for end in range(40) for source in range(40) if source != end]
         router = router_of(ListedGraph(num_nodes=40, edges_listed=edges, split=[[1]] * 40), tmp_path)
         for batch in range(40):
@@ -288,7 +288,7 @@ class TestWeights:
             router.sample_neighbors(np.array([0]), 3, 0, scheme="weight")
 
     def test_large_fanout_of_a_hub(self, tmp_path):
-        """The bitmap, the scan and the hash set draw the same kind of set, each in its range of degrees."""
+        """The bitmap, the scan and the hash set give draws with the same distribution, each in its range of degrees."""
         graph = star(num_leaves=5000)
         router = router_of(graph, tmp_path)
         for fanout in (10, 40, 60, 4999):
@@ -511,7 +511,7 @@ class TestRelabeling:
     def test_map_and_table_agree(self):
         rng = np.random.default_rng(0)
         maps = PositionMaps(500)
-        for _ in range(3):  # a map is used again: it must come back clean
+        for _ in range(3):  # The map is reused, so it must be clean.
             roots = rng.choice(500, 20, replace=False)
             by_map, by_table = Relabeler(roots, maps), Relabeler(roots)
             for size in (0, 50, 1, 700):

@@ -1,4 +1,4 @@
-"""Sampling from the past of each root, against its slow reference and against the source's own table of edges."""
+"""Sampling from the past of each root is compared with its slow reference and with the source's table of edges."""
 
 import copy
 import math
@@ -159,7 +159,7 @@ def test_no_draw_looks_ahead_and_no_cut_changes_it(options, graph, routers) -> N
 
 
 def test_draws_at_two_times_are_independent(routers) -> None:
-    """If a list is the same at two times, different entries are drawn."""
+    """The list is the same at both times, but different entries are drawn."""
     options = NeighborOptions((1,), time="until")
     node = np.arange(NUM_NODES)
     sampler = NeighborSampler(routers[0], options)
@@ -224,8 +224,7 @@ def test_times_may_be_given_with_the_roots(routers, graph) -> None:
 
 @pytest.mark.long
 def test_of_a_million_sampled_edges_none_is_later_than_its_root(tmp_path: Path) -> None:
-    """A check that shares nothing with the sampler: every sampled edge is looked up by its number in the source's table of edges, and every path
-    of a batch is followed back to its roots."""
+    """A check that is independent of the sampler: it looks up every sampled edge in the source's table, and follows every path of a batch back to its roots."""
     num_nodes, num_edges = 50_000, 1_000_000
     rng = np.random.default_rng(0)
     src, dst = rng.integers(0, num_nodes, num_edges), (num_nodes * rng.random(num_edges) ** 2).astype(np.int64)
@@ -297,7 +296,7 @@ def test_ages_need_times() -> None:
 
 
 def test_the_past_is_that_of_pygs_temporal_sampling(graph: ListedGraph, tmp_path: Path) -> None:
-    """By times of nodes, with all neighbors: the edges that torch-sparse's kernel for PyG's temporal loaders draws for each root."""
+    """With times of nodes and all neighbors, each root gets the edges that torch-sparse's kernel for PyG's temporal loaders draws."""
     torch = pytest.importorskip("torch")
     pytest.importorskip("torch_sparse", reason="PyG's temporal sampling is compiled, and not installed here")
     untimed = replace(graph, edge_time=None)
@@ -324,7 +323,7 @@ def test_the_past_is_that_of_pygs_temporal_sampling(graph: ListedGraph, tmp_path
     theirs = set()
     root_time = dict(enumerate(of_root))
     for source, end in zip(sources["n__to__n"].tolist(), targets["n__to__n"].tolist(), strict=True):
-        root_time[source] = root_time[end]  # a node is there once for each root that reaches it
+        root_time[source] = root_time[end]  # A node has a copy for each root that reaches it.
         theirs.add((int(nodes["n"][source]), int(nodes["n"][end]), root_time[end]))
     assert ours == theirs
     assert len({when for *_, when in ours}) > 5

@@ -171,7 +171,8 @@ def test_room_is_dealt_by_need_and_none_is_left_that_one_can_use(room, types) ->
     assert 0 <= min(room, sum(most)) - sum(rooms) < len(types)
     shares = sorted((own / need, own < full) for own, need, full in zip(rooms, needed, most, strict=True))
     below = [share for share, is_short in shares if is_short]
-    assert not below or shares[-1][0] <= below[0] + 1  # who could use more has as much by need as any other
+    # Types that could use more room get equal shares relative to their need.
+    assert not below or shares[-1][0] <= below[0] + 1
 
 
 def test_what_is_asked_by_itself_is_answered(graph: TypedGraph, served: TypedRouter) -> None:

@@ -201,7 +201,7 @@ def test_draws_by_degree_count_the_edges_of_all_relations(cuts: dict[int, TypedR
 
 @pytest.mark.parametrize("partitions", [1, 3])
 def test_stored_out_edges_are_searched(partitions: int, tmp_path: Path) -> None:
-    """Along a relation within one type, as against its edges turned round."""
+    """Along a relation within one type, compared with a search along its reversed edges."""
     graph = numbered(random_typed_graph())
     cites = next(relation for relation in graph.relations if relation.name == "cites")
     turned = replace(graph.edges[cites], src=graph.edges[cites].dst, dst=graph.edges[cites].src)

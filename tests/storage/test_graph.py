@@ -63,7 +63,7 @@ def arrays(partition: Partition) -> dict[str, np.ndarray]:
 
 
 def refusal(url: str | Path, *, verify: bool) -> str:
-    """The message that refuses to open or verify the whole graph."""
+    """The message of the error when the whole graph is opened or verified."""
 
     def read() -> None:
         graph = open_graph(str(url))
@@ -80,7 +80,7 @@ def refusal(url: str | Path, *, verify: bool) -> str:
 
 
 def reseal(url: Path, **facts) -> None:
-    """Writes a manifest that fits the changed files, with other facts: damage that no checksum shows."""
+    """Writes a manifest that fits the changed files, with other metadata. So checksums do not show the damage."""
     path = newest_manifest(url)
     manifest = parse_manifest(path.read_text(), str(path))
     contents = {entry.path: (url / entry.path).read_bytes() for entry in manifest.files.values()}
@@ -165,7 +165,7 @@ def test_opening_reads_nothing_into_memory_and_processes_share_pages(pristine: P
         for reader in readers:
             share, resident = (int(field) * 1024 for field in reader.stdout.readline().split())
             assert resident > 0.9 * feature_bytes
-            assert share < 0.6 * feature_bytes  # each page counts half: both processes have it
+            assert share < 0.6 * feature_bytes  # Each page counts half, because both processes have it.
     finally:
         for reader in readers:
             reader.kill()

@@ -1,4 +1,4 @@
-"""The compiled loops of ingestion against plain definitions, with ids and offsets beyond 2^31."""
+"""The compiled loops of ingestion are compared with plain definitions, also with ids and offsets beyond 2^31."""
 
 from pathlib import Path
 

@@ -1,6 +1,6 @@
 """Readers during a write, killed writers, and power cuts: every reader gets one complete snapshot.
 
-The short form of each is part of every run; `--long` runs the counts that docs/performance.md reports.
+Every run of the tests has a short form of each test. `--long` runs them as often as docs/performance.md reports.
 """
 
 import contextlib
@@ -96,7 +96,7 @@ def test_many_readers_beside_a_writer(tmp_path, store):
 
 @contextlib.contextmanager
 def _writing(url: str, mark: int, longest_s: float, rng: random.Random) -> Iterator[subprocess.Popen[str]]:
-    """A writer of snapshots from `mark` + 1 on, at a random moment within `longest_s` of its first; it is killed at the end."""
+    """Starts a writer of snapshots from `mark` + 1 on. It is killed at a random moment within `longest_s` after its first snapshot."""
     writer = _python(WRITER, url, mark + 1, 1_000_000, 0)
     try:
         assert writer.stdout is not None

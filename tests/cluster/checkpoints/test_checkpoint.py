@@ -1,4 +1,4 @@
-"""Checkpoints: what is saved comes back bit for bit, and what does not fit is refused in one line."""
+"""Checkpoints: saved values are loaded bit for bit, and a checkpoint that does not fit the run is refused in one line."""
 
 import json
 from dataclasses import replace
@@ -67,7 +67,7 @@ def test_everything_comes_back_bit_for_bit(saved):
     assert load_state(directory) == STATE
     for name, tensor in model.state_dict().items():
         assert torch.equal(tensor, fresh.state_dict()[name])
-    # The next step, which uses moments and step counts, is the same too.
+    # The next step uses moments and step counts; its result is the same too.
     for network, optim in ((model, optimizer), (fresh, fresh_optimizer)):
         network(torch.ones(1, 4)).sum().backward()
         optim.step()
@@ -170,7 +170,7 @@ def test_data_of_older_checkpoints_may_be_unknown_and_known_data_must_be_the_sam
         check_continues(replace(STATE, identity=theirs), STATE.model_config, ours, 99, "run")
 
     check(identity(), identity(**{DATA: "b", "evaluation": "full"}))
-    check(identity(**{DATA: "b"}), identity())  # a graph whose files are not available yet
+    check(identity(**{DATA: "b"}), identity())  # A graph whose files are not available yet.
     check(identity(**{DATA: "b"}), identity(**{DATA: "b"}))
     with pytest.raises(ConfigError, match="labels, splits and features: 'a' there, 'b' here"):
         check(identity(**{DATA: "a"}), identity(**{DATA: "b"}))

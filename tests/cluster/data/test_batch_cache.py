@@ -1,4 +1,4 @@
-"""Cached evaluation batches equal the loader's, and are read once if all of them fit."""
+"""Cached evaluation batches equal the loader's batches. They are read only once if all of them fit in memory."""
 
 import pytest
 

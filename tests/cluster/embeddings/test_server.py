@@ -47,7 +47,7 @@ class Served:
 
 
 def train(course: Course, open_owners: Callable[[], list[AsksOwner]], on_step: Callable[[int], None]) -> list[Any]:
-    """The tables before each step, by worker; the first worker calls `on_step` before it reads."""
+    """Returns, by worker, the tables before each step. The first worker calls `on_step` before it reads."""
     attempt, seen = next_attempt(open_owners()), [[], []]
     errors: list[Exception] = []
     barrier = threading.Barrier(NUM_RANKS, timeout=60)
@@ -63,7 +63,8 @@ def train(course: Course, open_owners: Callable[[], list[AsksOwner]], on_step: C
                 if rank == 0:
                     on_step(step)
                 seen[rank].append(tuple(client.read(course.all_ids, best=best) for best in (False, True)))
-                barrier.wait()  # like a collective call: a worker may wait here for one that waits for an owner
+                # Like a collective call, a worker may wait here for another worker, which waits for an owner.
+                barrier.wait()
                 nodes = seat.fold([leaf(p, course.gradient(step, p)) for p in seat.positions], add_rows)
                 client.push(rate(step), nodes)
         except Exception as error:  # noqa: BLE001  whatever it is, the test shows it

@@ -1,4 +1,4 @@
-"""Ingestion of molecules: equal bytes for any number of workers, an interrupted one continues, every wait ends."""
+"""Ingestion of molecules: any number of workers writes equal bytes, an interrupted ingestion continues, every wait is bounded."""
 
 import gzip
 import os
@@ -42,7 +42,7 @@ def _options(**options):
 
 @pytest.fixture
 def counted(monkeypatch):
-    """Numbers of the chunks that this process featurises."""
+    """Numbers of the chunks that this process has featurised."""
     chunks, featurise = [], molecule_ingest.featurise_piece
 
     def counting(rows, folder):
@@ -90,7 +90,7 @@ class _Interrupted(Exception):
 
 
 def _interrupt_at(chunk, monkeypatch, table, url):
-    """Ingests until a chunk cannot be featurised."""
+    """Ingests until this chunk, which cannot be featurised."""
     featurise = molecule_ingest.featurise_piece
 
     def interrupted(rows, folder):
@@ -142,7 +142,8 @@ def test_pieces_of_another_source_or_chunk_size_are_not_taken(table, tmp_path, m
     assert counted == [0, 1]
     graphs = open_graphs(str(tmp_path / "out"))
     assert len(graphs) == 12
-    left = _pieces(tmp_path)  # of the interrupted ingestion, which may continue: `prune` removes them after its lease
+    # Files of the interrupted ingestion, which may continue: `prune` removes them after its lease.
+    left = _pieces(tmp_path)
     assert len(left) == 3
     folder = f"pieces/{left[0].parent.name}"
     assert prune(graphs.url, keep=1).held == (folder,)
@@ -166,12 +167,12 @@ def test_of_two_ingestions_of_one_source_the_later_one_says_what_to_do(table, tm
     first = []
 
     def other(at, *_):
-        """The other process, from its beginning to its end, as this one comes to a stage."""
+        """Runs another ingestion from start to end when this process reaches a stage."""
         if at == stage and not first:
             first.append(None)
             first.append(ingest_molecules(table, url, options))
 
-    # Without --overwrite it may see the other's graph before it misses the pieces.
+    # Without --overwrite this process may see the other's graph before it misses its own pieces.
     with pytest.raises(
         (ConflictError, ConfigError), match=r"found a graph; pass --overwrite|run again with --overwrite"
     ):
@@ -212,7 +213,7 @@ def _patch_task(monkeypatch, featurise):
 @pytest.mark.ray
 @pytest.mark.slow
 def test_workers_that_die_raise_or_hang(shared_ray, table, tmp_path, monkeypatch):
-    """On one Ray: a worker that dies once is replaced, a worker that always dies is given up, a hang meets its deadline."""
+    """Three cases on one Ray: a worker that dies once is replaced, a worker that always dies ends the ingestion, and a hanging worker meets its deadline."""
     featurise, marks = molecule_ingest.featurise_piece, str(tmp_path / "marks")
     os.mkdir(marks)
 

@@ -1,4 +1,4 @@
-"""Our scores of random predictions equal OGB's evaluators and scikit-learn: with ties, holes, tasks of one answer, over several parts."""
+"""Our scores of random predictions equal the scores of OGB's evaluators and of scikit-learn, with ties, unknown targets and tasks with one answer, in one batch or several."""
 
 import math
 
@@ -26,7 +26,7 @@ def _evaluator(kind, name, num_tasks):
 
 
 def _in_parts(make, prediction, target):
-    """The scores of rows in several batches, at two positions of a step."""
+    """Scores of the rows if they come in several batches, at two positions of a step."""
     first, second = make(), make()
     third = len(prediction) // 3
     for scores, rows in ((first, slice(0, third)), (second, slice(third, 2 * third)), (second, slice(2 * third, None))):
@@ -37,7 +37,7 @@ def _in_parts(make, prediction, target):
 
 @given(SEEDS, COUNTS, st.integers(1, 4), st.sampled_from([0.0, 0.3]), st.booleans())
 def test_answers(random, count, num_tasks, unknown, ties):
-    """ROC-AUC and average precision: means over the tasks with both answers."""
+    """ROC-AUC and average precision are means over the tasks that have both answers."""
     logit = random.normal(size=(count, num_tasks))
     logit = np.round(logit) if ties else logit
     target = random.integers(0, 2, (count, num_tasks)).astype(np.float64)
@@ -83,7 +83,7 @@ def test_classes(random, count, num_classes, ties):
 
 @given(SEEDS, COUNTS, st.floats(-1e3, 1e3), st.floats(1e-3, 1e3), st.sampled_from([0.0, 0.3]))
 def test_numbers(random, count, mean, scale, unknown):
-    """MAE and RMSE of standardised predictions, in the target's unit."""
+    """MAE and RMSE of standardised predictions have the target's unit."""
     prediction, target = random.normal(size=(count, 1)), mean + scale * random.normal(size=(count, 1))
     target[random.random(target.shape) < unknown] = np.nan
     known = ~np.isnan(target)

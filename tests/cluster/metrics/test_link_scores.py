@@ -1,4 +1,4 @@
-"""Scores of links against OGB's evaluator and scikit-learn; losses against their formulas."""
+"""Scores of links are compared with OGB's evaluator and scikit-learn, and losses with their formulas."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ def ogb_evaluator(metric: str, K: int = 0):
 
 
 def rows(score: Tensor, rivals: Tensor) -> Tensor:
-    """A model's output for links with these rivals."""
+    """The output of a model for links with these rivals (the other nodes that each link is ranked against)."""
     higher, same = ((found).sum(1).double() for found in (rivals > score[:, None], rivals == score[:, None]))
     first = rivals[:, 0] if rivals.shape[1] else torch.zeros_like(score)
     return torch.stack([score, higher, same, first], dim=1)

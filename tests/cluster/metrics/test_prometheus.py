@@ -31,7 +31,7 @@ EXPECTED = {
 
 
 def samples(text: str) -> dict[str, float]:
-    """The gauges of "a-run", without the labels that Ray adds and without other tests' runs in this process."""
+    """The gauges of "a-run", without Ray's labels and without gauges of other tests in this process."""
     found = {}
     for line in text.splitlines():
         if line.startswith("ray_graphmill_"):

@@ -1,4 +1,4 @@
-"""Scores of targets, answers and classes, individually and together, equal scikit-learn's on any data and any split over positions."""
+"""Scores of targets, answers and classes equal scikit-learn's, for any data and any split over positions."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ NAMES = ("small", "a name of 300 letters " + "x" * 300, "c d")
 
 
 def scored(task, prediction, target, cuts):
-    """The scores of rows that are cut at these places and spread over positions."""
+    """Scores of the rows if they are cut at these places and spread over positions of a step."""
     parts = []
     for rows in np.split(np.arange(len(target)), sorted(cuts)):
         parts.append(task.scores(CPU))

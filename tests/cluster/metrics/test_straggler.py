@@ -19,7 +19,7 @@ HOSTS = ["h0 (10.77.0.1)", "h1 (10.77.0.2)", "h2 (10.77.0.3)"]
 
 
 def ranks(computing: list[float], waiting: list[float], **stages: list[float]) -> dict[str, list[float]]:
-    """Seconds of ranks that step together."""
+    """Seconds of each rank, for ranks that step together."""
     own = [a + b for a, b in zip(computing, waiting, strict=True)]
     train = max(own)
     return {
@@ -109,7 +109,7 @@ def test_the_first_epochs_are_told_each_and_later_ones_ever_more_rarely():
 
 @pytest.mark.long
 def test_a_run_of_100000_epochs_on_1000_partitions_and_ranks_has_files_of_bounded_size(tmp_path: Path):
-    """A fixed number of bytes per epoch for any number of partitions and ranks; other reports grow as the logarithm of the epochs."""
+    """The bytes per epoch do not depend on the number of partitions and ranks. Other reports grow as the logarithm of the epochs."""
     num_epochs, many = 100_000, 1000
     run = RunDirectory.create(tmp_path / "run", {"fit": {"epochs": num_epochs}})
     run.note("begin")

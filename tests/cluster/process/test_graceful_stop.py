@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM while training: the first asks the run to stop, the second ends it; with real signals to this process."""
+"""Ctrl-C and SIGTERM during training: the first signal asks the run to stop, the second ends it. The signals are real."""
 
 import os
 import signal
@@ -86,6 +86,6 @@ def test_a_signal_that_the_parent_ignores_stays_ignored():
         assert not stop.asked.is_set()
         assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
         with pytest.raises(KeyboardInterrupt), stop.on_signals(lambda: True, lambda _: None):
-            stop.end_now()  # also without a terminal: a full disk must end the run
+            stop.end_now()  # A full disk must end the run, also without a terminal.
     finally:
         signal.signal(signal.SIGINT, before)

@@ -1,4 +1,4 @@
-"""Subnormal numbers are zeros while a model trains, in every thread, and numbers again afterwards."""
+"""Subnormal numbers are treated as zeros in every thread while a model trains, and as numbers again afterwards."""
 
 import subprocess
 import sys
@@ -10,7 +10,7 @@ import torch
 from tests.cluster.training.test_one_process import train_here
 from tests.cluster.training.test_train_loop import Pooled, spec
 
-# In a separate process: PyTorch starts its threads once.
+# In a separate process, because PyTorch starts its threads only once.
 PROGRAM = """
 import torch
 from graphmill.cluster.process.subnormals import flushed_subnormals

@@ -1,4 +1,4 @@
-"""Messages on a host that falls silent, is given up, or comes back; and the connection attempts."""
+"""The messages about a host that no longer answers, is given up, or returns; and the connection attempts."""
 
 import socket
 import time

@@ -1,4 +1,4 @@
-"""The number and devices of workers for options and resources; a job waits for nodes that join."""
+"""The number and devices of workers, for given options and resources. A job waits for nodes that join."""
 
 from dataclasses import replace
 
@@ -16,7 +16,7 @@ from graphmill.core.errors import ConfigError
 @pytest.mark.parametrize(
     ("asked", "cpus", "gpus", "expected"),
     [
-        # No number: all GPUs, or two workers on CPUs.
+        # If no number is given: all GPUs, or two workers on CPUs.
         (WorkerOptions(), 4, 0, (2, "cpu")),
         (WorkerOptions(), 4, 1, (1, "gpu")),
         (WorkerOptions(), 16, 8, (8, "gpu")),
@@ -29,10 +29,10 @@ from graphmill.core.errors import ConfigError
         (WorkerOptions(2), 4, 4, (2, "gpu")),
         (WorkerOptions(2), 4, 0, (2, "cpu")),
         (WorkerOptions(2, "cpu"), 4, 8, (2, "cpu")),
-        # A number, and fewer GPUs: all of them.
+        # If a number is given, but there are fewer GPUs: all GPUs.
         (WorkerOptions(2), 4, 1, (1, "gpu", "2 workers asked for, 1 GPU: training on 1 worker; set device to cpu to use CPUs")),
         (WorkerOptions(8), 4, 3, (3, "gpu", "8 workers asked for, 3 GPUs: training on 3 workers; set device to cpu to use CPUs")),
-        # A number, and fewer CPUs than GPUs: a worker takes one of each.
+        # If a number is given, but there are fewer CPUs than GPUs: a worker takes one of each.
         (WorkerOptions(8), 2, 4, (2, "gpu", "8 workers asked for, 2 CPUs and 4 GPUs: training on 2 workers; each takes a CPU and a GPU")),
         (WorkerOptions(2), 1, 2, (1, "gpu", "2 workers asked for, 1 CPU and 2 GPUs: training on 1 worker; each takes a CPU and a GPU")),
         (WorkerOptions(8, min_workers=4), 2, 4, (8, "gpu", "4 workers asked for, 2 CPUs and 4 GPUs: training on 2 workers")),
@@ -59,7 +59,7 @@ GB = 10**9
 @pytest.mark.parametrize(
     ("asked", "gpus", "free_bytes", "data_bytes", "expected"),
     [
-        # This machine, without a cluster: GPUs, or one process for data that fits it, or workers on CPUs.
+        # On this machine without a cluster: GPUs, or one process if the data fit, or workers on CPUs.
         (WorkerOptions(), 2, 8 * GB, GB, (2, "gpu", "ray")),
         (WorkerOptions(), 1, 8 * GB, GB, (1, "gpu", "process")),
         (WorkerOptions(), 0, 8 * GB, GB, (1, "cpu", "process")),
@@ -165,7 +165,7 @@ def test_no_gpu_idles_beside_workers_on_cpus_and_none_is_asked_for_that_is_not_t
 
 @pytest.fixture
 def joining(monkeypatch: pytest.MonkeyPatch) -> list[Resources]:
-    """The cluster's resources at each look; the last entry stays."""
+    """The cluster's resources at each call; after the last entry they no longer change."""
     looks: list[Resources] = []
     monkeypatch.setattr(placement, "resources_now", lambda: looks.pop(0) if len(looks) > 1 else looks[0])
     monkeypatch.setattr(placement, "may_grow", lambda: True)

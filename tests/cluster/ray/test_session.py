@@ -93,7 +93,7 @@ def test_a_local_ray_is_as_asked_and_leaves_nothing(
     start, late = ray.init, []
 
     def start_late_once(**options: Any) -> Any:
-        """The first start fails as if Ray's processes, of which a sleeping one stands for all, were not up within 30 s."""
+        """The first start fails as if Ray's processes were not ready within 30 s. One sleeping process stands for all of them."""
         if late:
             return start(**options)
         late.append(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]))
@@ -121,7 +121,7 @@ def test_a_local_ray_is_as_asked_and_leaves_nothing(
         assert ray.get(longest_barrier.remote(), timeout=600) == str(COLLECTIVE_TIMEOUT_S)
         with pytest.raises(ConfigError, match="from a worker"):
             ray.get(fail.remote(), timeout=600)
-        with ray_session() as inner:  # a part of a job may open a session too
+        with ray_session() as inner:  # A part of a job may also open a session.
             assert inner.address == session.address
             assert not inner.is_ours
         assert ray.is_initialized()
@@ -141,7 +141,7 @@ def test_a_local_ray_is_as_asked_and_leaves_nothing(
 
 
 def sum_ranks(config: dict[str, Any]) -> None:
-    """A worker's training: one collective operation, then a wait until the test has looked."""
+    """The training of a worker: one collective operation, then a wait until the test has checked the processes."""
     import torch
     import torch.distributed as dist
 
@@ -153,7 +153,7 @@ def sum_ranks(config: dict[str, Any]) -> None:
 
 @pytest.fixture
 def fresh_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A user without a token or variables; TMPDIR is a folder that all can enter."""
+    """A user's home without a token or variables. TMPDIR is a folder that all users can enter."""
     for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH"):
         monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -162,7 +162,7 @@ def fresh_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.ray
 def test_a_local_ray_is_out_of_others_reach(fresh_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While two workers train: modes, sockets, the token, and what another user can do."""
+    """Checks modes, sockets, the token, and the permissions of another user while two workers train."""
     import ray
     from ray.train import RunConfig, ScalingConfig
     from ray.train.torch import TorchTrainer
@@ -261,7 +261,7 @@ def test_a_folder_that_others_reach_is_refused_before_ray_starts(
 
 
 def start(script: str) -> subprocess.Popen[str]:
-    """A job in a separate process session, as from a terminal."""
+    """Starts a job in a separate process session, as from a terminal."""
     return subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(script)],
         cwd=REPOSITORY,
@@ -292,7 +292,8 @@ HANGING = """
 
 @pytest.mark.ray
 def test_a_ray_that_hangs_is_killed_in_time_and_the_error_travels_on() -> None:
-    # In a separate process: Ray ends a driver that does not reach it for a minute, which would be the tests' process.
+    # In a separate process: Ray ends a driver that does not reach it for a minute, and here this would be the test
+    # process.
     job = start(HANGING)
     try:
         out, errors = job.communicate(timeout=200)

@@ -1,4 +1,4 @@
-"""An upload holds the sources that a job imports, no data and no tests, and a large one is named."""
+"""An upload contains the sources that a job imports, but no data and no tests. A large upload is reported with its size."""
 
 from pathlib import Path
 
@@ -7,13 +7,13 @@ import pytest
 from graphmill.cluster.ray.upload import LARGE_BYTES, describe_large_upload
 from tests.uploads import DATA, PACKAGES, REPOSITORY, copy_checkout, packed, plant
 
-MOST_FILES, MOST_BYTES = 620, 4_000_000  # a checkout had 615 and 3.4 MB, and five are planted
+MOST_FILES, MOST_BYTES = 620, 4_000_000  # A checkout had 615 files and 3.4 MB, and the test adds five files.
 FOLDERS = ("core", "storage", "samplers", "models", "cluster", "jobs", "recipes")
 
 
 @pytest.fixture(scope="module")
 def of_checkout(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, int], int]:
-    """Files of an upload of a checkout in use, and the package's bytes."""
+    """The files that an upload of a used checkout contains, and the bytes of the package."""
     folder = tmp_path_factory.mktemp("upload")
     checkout = copy_checkout(folder / "checkout")
     plant(checkout, [*DATA, *PACKAGES])
@@ -32,7 +32,7 @@ def test_it_holds_every_source_of_ours(of_checkout: tuple[dict[str, int], int]) 
     sources = [path for name in FOLDERS for path in (REPOSITORY / name).rglob("*") if path.suffix in (".py", ".yaml")]
     assert len(sources) > 400
     assert {f"graphmill/{path.relative_to(REPOSITORY)}" for path in sources} <= set(files)
-    # `python jobs/products_geco.py` works on a cluster; other commands are `graphmill NAME` there.
+    # On a cluster `python jobs/products_geco.py` works; other commands are called as `graphmill NAME`.
     sent = ("ingest", "pcqm4m_tokengt", "predict", "products_geco", "sweep")
     trainers = ("train_graphs", "train_links", "train_nodes")
     assert {name for name in files if name.split("/")[0] in FOLDERS} == {f"jobs/{name}.py" for name in sent + trainers}

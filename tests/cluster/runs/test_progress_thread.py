@@ -1,4 +1,4 @@
-"""Progress is shown by a separate thread: in order, without delaying training; its errors reach the main thread."""
+"""A separate thread shows progress in order and without delaying training; its errors reach the main thread."""
 
 import threading
 import time

@@ -1,4 +1,4 @@
-"""A run's directory: records stay, records of repeated epochs are replaced, and no line is incomplete."""
+"""A run's directory: records are kept, records of repeated epochs are replaced, and every line is complete."""
 
 import json
 
@@ -63,7 +63,7 @@ def test_resuming_keeps_what_came_before_and_drops_half_a_line(tmp_path):
         stream.write('{"epoch": 2, "train_lo')
     second = RunDirectory.resume(tmp_path / "run", {"a": 2})
     assert recorded(second) == [0, 1]
-    assert load_config(second.path) == {"a": 1}  # until the workers have accepted the new configuration
+    assert load_config(second.path) == {"a": 1}  # Until the workers have accepted the new configuration.
     second.start(2)
     record(second, 2)
     assert recorded(second) == [0, 1, 2]

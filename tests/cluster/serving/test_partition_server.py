@@ -1,4 +1,4 @@
-"""Partition servers on a real Ray: the same batches as in process; every failure ends in time, with one line."""
+"""Partition servers on a real Ray give the same batches as reading in process. Every failure ends within its time, with one line."""
 
 import os
 import shutil
@@ -63,7 +63,7 @@ def servers(ray, graph: StoredGraph) -> Iterator[PartitionServers]:
 
 
 def pid_now(ray, servers: PartitionServers, partition: int) -> int:
-    """The server's process, after restarts too."""
+    """The process id of the server, also after restarts."""
     return ray.get(servers.handles[partition].open.remote(False), timeout=600).pid
 
 

@@ -1,4 +1,4 @@
-"""A graph whose partitions lie on the hosts' own disks: placed from its origin, served, lost and fetched again."""
+"""A graph whose partitions lie on the hosts' disks: they are placed from the origin, served, lost and fetched again."""
 
 import os
 import pickle
@@ -70,7 +70,7 @@ def test_what_the_disk_has_lost_comes_from_the_origin_again(origin, tmp_path):
 
 
 def held(options: ServerOptions, graph: StoredGraph):
-    """The first partition of a graph in this process's use of the cache."""
+    """Copies the graph to the cache of these options, and holds its first partition there."""
     cache = options.disk_cache
     assert cache is not None
     return cache.holding(cache.copy_of(graph), [0])

@@ -1,4 +1,4 @@
-"""Properties of the policy that assigns partitions to hosts."""
+"""Properties of the function that assigns partitions to hosts."""
 
 from collections import Counter
 

@@ -1,4 +1,4 @@
-"""Rows that the workers of a host share: the same weights to the bit, fewer rows asked for, and memory without a name."""
+"""With rows shared by a host's workers, weights are equal to the bit, fewer rows are fetched, and the memory has no file name."""
 
 import multiprocessing
 import os
@@ -21,7 +21,7 @@ from tests.cluster.training.test_train_loop import CPU, Records
 from tests.forked_ranks import run_ranks
 from tests.waiting import wait_until
 
-RANKS = 4  # two on each of two hosts, which have two partitions each
+RANKS = 4  # Two workers on each of two hosts, which have two partitions each.
 ROOM = 30_000
 SHARING = {"alone": 0, "sharing": ROOM}
 
@@ -82,7 +82,7 @@ def test_shared_rows_change_no_bit_and_are_asked_for_once_a_host(folder):
 
 
 def test_room_is_full_where_workers_need_the_same_rows() -> None:
-    """Three workers' nodes, and how often each worker needs them; 0 is padding."""
+    """The input is three workers' nodes with counts of how often each worker needs them; count 0 is padding."""
     node, times = np.array([[7, 5, 3], [7, 5, 2], [7, 1, 0]]), np.array([[4, 3, 1], [4, 2, 2], [1, 3, 0]])
 
     def chosen(room: int, first_of: list[int], row_bytes: list[int]) -> list[list[int]]:
@@ -91,7 +91,7 @@ def test_room_is_full_where_workers_need_the_same_rows() -> None:
 
     assert chosen(38, [0, 8], [10]) == [[1, 5, 7]]
     assert chosen(90, [0, 8], [10]) == [[1, 2, 3, 5, 7]]
-    # Two types, the second from number 3 on: the most needed nodes as long as their bytes fit.
+    # Two types; numbers of the second type begin at 3. The most needed nodes are kept as long as their bytes fit.
     assert chosen(42, [0, 3, 8], [10, 16]) == [[1], [2, 4]]
 
 
@@ -130,10 +130,10 @@ def test_memory_is_free_again_after_a_kill(tmp_path):
 
 
 def mapped_memory(pid: int) -> set[str]:
-    """Inodes of our memory files that a process maps."""
+    """Inodes of our anonymous memory files that a process maps."""
     try:
         lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
-    except OSError:  # it has just ended, or belongs to another user
+    except OSError:  # The process has just ended, or belongs to another user.
         return set()
     return {line.split()[4] for line in lines if "memfd:graphmill-rows" in line}
 

@@ -1,4 +1,4 @@
-"""A run in this process has the failures, attempts and checkpoints of a run on Ray's workers."""
+"""A run in this process handles failures, attempts and checkpoints like a run on Ray's workers."""
 
 import json
 from dataclasses import replace
@@ -22,7 +22,7 @@ STEPS = 5  # of an epoch
 
 
 class Failing(Pooled):
-    """A model that raises in some of the training steps that its class sees."""
+    """A model that raises an error in chosen training steps, counted over all its instances."""
 
     seen = 0
     raises: dict[int, Exception]

@@ -1,4 +1,4 @@
-"""Optimizers, schedulers and callbacks by import path: called as by torch's users, and resumed with their state."""
+"""Optimizers, schedulers and callbacks that are given by import path: they are called as users of torch call them, and resumed with their state."""
 
 import sys
 from types import SimpleNamespace

@@ -122,7 +122,7 @@ def run_alone(
     stop_at: int | None = None,
     reporter: Records | None = None,
 ) -> tuple[Worker, Records, Any]:
-    """A run with one worker; `stop_at`: the number of steps after which the driver asks it to stop."""
+    """Runs training with one worker. After `stop_at` steps the driver asks it to stop."""
     reporter = reporter or Records()
     writer = CheckpointWriter(Checkpoints(RunStore.of(folder)), 0, a_spec.options.checkpoint_minutes, write_at_once)
     worker = Worker(a_spec, reporter, 0, 1, CPU, writer)
@@ -206,7 +206,7 @@ AVERAGED = {"ema_decay": 0.9, "epochs": 3, "schedule": "cosine", "warmup_steps":
 
 @dataclass(frozen=True)
 class Walked:
-    """A graph in memory, whose batches are drawn by GraphSAINT."""
+    """A graph in memory whose batches GraphSAINT draws."""
 
     router: Any
 
@@ -215,7 +215,7 @@ class Walked:
 
 
 class Scaled(nn.Module):
-    """A line over the first feature of each root."""
+    """A linear model of the first feature of each root."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -226,7 +226,7 @@ class Scaled(nn.Module):
 
 
 def test_saints_weights_are_those_of_the_losses():
-    """A step's loss is the mean over all its micro-batches, each root by its weight (arXiv:1907.04931, section 3.2)."""
+    """A step's loss is the mean over all its micro-batches, with each root weighted by its GraphSAINT weight (arXiv:1907.04931, section 3.2)."""
     edges = [(0, i) for i in range(1, 8)] + [(i, 0) for i in range(1, 8)]
     graph = MemoryGraph(8, edges, symmetric=True, split=[1, 1, 1, 1, 1, 2, 2, 3])
     data, options = Walked(memory_router(graph)), SaintOptions(num_walks=2, walk_length=2, batches_per_epoch=4)
@@ -346,7 +346,7 @@ def test_a_checkpoint_is_written_after_what_was_reported_before_it_is_on_the_dis
 
 @pytest.mark.parametrize("norm", [False, True])
 def test_the_average_is_what_is_evaluated_and_kept(reports, norm):
-    """Running statistics are averaged like weights; the count of batches is the newest."""
+    """Running statistics are averaged like weights; the counter of batches is not averaged."""
     a_spec = spec(ema_decay=0.5, epochs=1, build_model=partial(Pooled, norm=norm))
     torch.manual_seed(0)
     reference = Pooled(norm=norm)
@@ -399,7 +399,7 @@ def test_an_estimate_chooses_where_it_is_told_to(reports):
     assert result["scores"]["valid"]["mae"] == pytest.approx(min(curve))
 
 
-# Its validation error falls for a while and then rises.
+# The validation error of this run falls for a while and then rises.
 PATIENT = {"epochs": 40, "learning_rate": 0.3, "patience": 3, "schedule": "cosine"}
 
 
@@ -413,7 +413,7 @@ def test_training_ends_where_patience_does_and_the_best_epoch_is_kept(reports):
     assert result["stopped_early"] == {"epoch": best + 3, "why": why}
     assert result["best_epoch"] == best
     assert result["scores"]["valid"]["mae"] == pytest.approx(min(curve))
-    # Rates follow the planned run, so patience changes nothing before the end.
+    # Learning rates follow the planned number of epochs, so patience changes nothing before the end.
     _, whole, all_of_it = run_alone(spec(**PATIENT | {"patience": None}), reports / "whole")
     assert [{**epoch, "since_best": 0} for epoch in whole.epochs[: len(curve)]] == [
         {**epoch, "since_best": 0} for epoch in reporter.epochs
@@ -596,7 +596,7 @@ def test_adams_penalty_is_in_the_gradient_of_all_weights():
     target = worker.data.target(batch)
     loss = worker.task.loss(reference(batch).prediction, target) / worker.task.weight(target)
     loss.backward()
-    # Adam's first step is the rate times the gradient's sign, where the gradient is far from 0.
+    # If the gradient is far from 0, Adam's first step is the learning rate times the gradient's sign.
     for ours, theirs in zip(worker.model.parameters(), reference.parameters(), strict=True):
         gradient = theirs.grad + 0.1 * theirs.detach()
         step = theirs.detach() - 1e-2 * gradient / (gradient.abs() + 1e-8)

@@ -1,4 +1,4 @@
-"""Clients without the token, silent or slow, keep no honest client from its answer."""
+"""Clients without the token, and silent or slow clients, do not keep honest clients from their answers."""
 
 import contextlib
 import itertools
@@ -39,7 +39,11 @@ def ask(endpoint: Endpoint) -> None:
 
 
 def serve(pipe: Connection) -> None:
-    """The server's process. A message sets the limit of descriptors (None: the open ones; 0: no change) and is answered by the processor time so far."""
+    """The server's process.
+
+    A message sets the limit of file descriptors (None: the open ones; 0: no change); the answer is the processor time
+    so far.
+    """
     message_server._TOKEN_S = 600.0  # only the bound on connections ends them
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (DESCRIPTORS, most))
@@ -57,7 +61,7 @@ def serve(pipe: Connection) -> None:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[tuple[Endpoint, Callable[[int | None], float]]]:
-    """The server's endpoint, and a function that sets its limit of descriptors."""
+    """The server's endpoint, and a function that sets its limit of file descriptors."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=serve, args=(theirs,), daemon=True)
@@ -78,18 +82,19 @@ def server() -> Iterator[tuple[Endpoint, Callable[[int | None], float]]]:
 
 @contextlib.contextmanager
 def hostile(endpoint: Endpoint, number: int) -> Iterator[list[socket.socket]]:
-    """Connections that are accepted in order: the system queues 128, and accepts more in random order."""
+    """Opens connections in small groups, so that they are accepted in order: the system queues only 128, and accepts more in random order."""
     with contextlib.ExitStack() as stack:
         lines: list[socket.socket] = []
         for _ in range(number):
             lines.append(stack.enter_context(socket.create_connection((endpoint.host, endpoint.port), 60)))
             if len(lines) % 32 == 0:
-                lines[-1].recv(1, socket.MSG_PEEK)  # the greeting: the server has accepted this one and all before
+                # The server sends its greeting after it has accepted this connection and all before it.
+                lines[-1].recv(1, socket.MSG_PEEK)
         yield lines
 
 
 def is_open(one: socket.socket) -> bool:
-    """Whether the connection is open, after reading all sent bytes."""
+    """Reads all sent bytes, and returns whether the connection is then still open."""
     one.settimeout(0.0)
     try:
         while one.recv(4096):
@@ -122,7 +127,7 @@ def test_without_a_descriptor_left_the_oldest_unproven_connections_make_room(ser
         limit(None)
         held = [
             connect(endpoint, 30.0, 30.0) for _ in range(2)
-        ]  # one may use a descriptor that a waiting `accept` had reserved
+        ]  # One connection may use a descriptor that a waiting `accept` had reserved.
         kept = [is_open(line) for line in lines]
     assert not kept[0]
     assert kept[-1]
@@ -136,7 +141,8 @@ def test_a_server_without_a_descriptor_waits_and_goes_on(server) -> None:
     endpoint, limit = server
     limit(None)
     held = []
-    with contextlib.suppress(TimeoutError, ConnectionResetError):  # the last one may make room, as the oldest unproven
+    # The oldest connection without a proof is closed to make room for the last one.
+    with contextlib.suppress(TimeoutError, ConnectionResetError):
         while True:
             held.append(connect(endpoint, 1.0, 30.0))
     with hostile(endpoint, 1):

@@ -1,4 +1,4 @@
-"""All ways to ask a partition's owner give the same replies to the bit, also from another process whose server or connection fails."""
+"""All transports to a partition's owner give the same replies to the bit, also if the server in another process or its connection fails."""
 
 import contextlib
 import itertools
@@ -90,7 +90,7 @@ REQUESTS: tuple[Request, ...] = (
 )
 
 
-# Stored type, change of random features, and the layout in which they are then stored.
+# The stored type, a change of the random features, and the layout in which the changed features are stored.
 FORMS: dict[str, tuple[FeatureDtype, Callable[[np.ndarray], np.ndarray], str]] = {
     "float32": ("float32", lambda x: x, "dense"),
     "float16": ("float16", lambda x: x, "dense"),
@@ -145,7 +145,7 @@ def owner(request: pytest.FixtureRequest, graph: StoredGraph) -> Iterator[Owner]
 
 
 def content(reply: Reply) -> dict[str, Any]:
-    """All of a reply, down to the bytes."""
+    """All parts of a reply as bytes."""
     return {"kind": type(reply)} | {
         name: (value.dtype, value.shape, value.tobytes()) if isinstance(value, np.ndarray) else value
         for name, value in vars(reply).items()
@@ -161,7 +161,7 @@ class TestEveryOwner:
         assert content(owner.submit(request_).result()) == content(partition_owner(graph).answer(request_))
 
     def test_replies_come_to_whoever_asked(self, owner: Owner, graph: StoredGraph) -> None:
-        """Many threads, each with several open requests whose replies are taken in another order."""
+        """Many threads have several open requests each, and take their replies in another order."""
 
         def ask_some(thread: int) -> None:
             rng = np.random.default_rng(thread)
@@ -236,7 +236,7 @@ def test_features_arrive_the_same_from_near_and_far_whatever_they_are_stored_as(
 
 
 def rows_of(request: Request) -> NodeRows:
-    """Rows that show the requested nodes."""
+    """Rows whose values show which nodes were requested."""
     assert isinstance(request, FetchRows)
     wide = np.repeat(request.node[:, None], 100, axis=1).astype(np.float32)
     return NodeRows(request.node, wide, None, None)
@@ -292,7 +292,7 @@ def test_without_the_token_nothing_is_answered(graph: StoredGraph) -> None:
             bare.sendall(bytes(64))
             told = b"".join(iter(lambda: bare.recv(4096), b""))
         assert told.startswith(b"graphmill 1\n")
-        assert len(told) == 44  # and no proof that the server has the token
+        assert len(told) == 44  # And without a proof that the server has the token.
         assert not asked
         line = connect(endpoint, 20.0, 20.0)
         line.send(FetchRows(NODE), 20.0)
@@ -313,7 +313,7 @@ def test_the_token_does_not_travel_and_proofs_are_good_once() -> None:
 
 
 def test_what_answers_in_a_servers_place_is_found_out() -> None:
-    """It lacks the token, or is not a partition server."""
+    """The other program lacks the token, or is not a partition server."""
     for greeting in (b"graphmill 1\n" + bytes(32) + bytes(32), b"HTTP/1.1 400 Bad Request\r\n\r\n" + bytes(32)):
         with socket.create_server(("127.0.0.1", 0)) as other:
 
@@ -338,7 +338,7 @@ def test_garbage_is_answered_by_an_error(graph: StoredGraph) -> None:
             reply = line.receive(20.0)
             assert isinstance(reply, Failure)
             assert reply.kind == "StageError"
-            with pytest.raises(ConnectionResetError):  # the beginning of the next message is unknown
+            with pytest.raises(ConnectionResetError):  # The reader cannot know where the next message begins.
                 line.receive(20.0)
         # A reply instead of a request.
         line = connect(server.endpoint, 20.0, 20.0)
@@ -352,7 +352,10 @@ def test_garbage_is_answered_by_an_error(graph: StoredGraph) -> None:
 
 
 def test_connections_stay_open() -> None:
-    """One per simultaneous request, each with a thread of the server; above a bound they end with their request."""
+    """There is one connection for each simultaneous request, each with a thread of the server.
+
+    Connections above a bound end with their request.
+    """
     with serving(rows_of) as server:
         owner = ask(server.endpoint)
         for _ in range(20):
@@ -378,7 +381,7 @@ def test_a_connection_that_nobody_uses_is_closed_and_another_one_opened(monkeypa
 
 
 def test_a_server_that_stops_ends_its_open_connections() -> None:
-    """At once, or at the end of an answer in progress."""
+    """A connection ends at once, or at the end of an answer in progress."""
     begun, release = threading.Event(), threading.Event()
 
     def answer(request: Request) -> Reply:
@@ -496,7 +499,7 @@ def test_a_request_whose_asker_has_gone_is_not_answered(seen: str, monkeypatch: 
     with serving(answer, work_threads=1) as server:
         busy = ask(server.endpoint).submit(FetchRows(NODE))
         wait_until(lambda: answered)
-        for _ in range(200):  # on a busy machine the client may be gone before it was heard
+        for _ in range(200):  # On a busy machine the client may end before the server reads its message.
             given_up = ask(server.endpoint, 0.3).submit(FetchRows(NODE))
             with pytest.raises(DeadlineError):
                 given_up.result()
@@ -504,7 +507,7 @@ def test_a_request_whose_asker_has_gone_is_not_answered(seen: str, monkeypatch: 
                 break
         if seen == "when its turn comes":
             first.set()
-        assert dropped.wait(30)  # otherwise at the server's next look, within a second
+        assert dropped.wait(30)  # Otherwise at the server's next check, within a second.
         first.set()
         assert isinstance(busy.result(), NodeRows)
         assert isinstance(ask(server.endpoint).submit(FetchRows(NODE)).result(), NodeRows)
@@ -580,7 +583,7 @@ def test_a_killed_server_is_found_again(restarted: Restarted) -> None:
 
 
 def test_a_server_on_a_dead_ones_port_is_not_taken_for_it(restarted: Restarted) -> None:
-    """Its token differs: a client of the dead server goes back to the actor."""
+    """The new server has another token, so a client of the dead server asks the actor again."""
     owner = RemoteOwner(restarted.find, "partition server 1", 60.0)
     owner.submit(FetchRows(NODE)).result()
     port = restarted.endpoint.port
@@ -596,7 +599,7 @@ def test_a_server_on_a_dead_ones_port_is_not_taken_for_it(restarted: Restarted) 
 
 
 def test_a_server_that_stood_still_goes_on(restarted: Restarted) -> None:
-    """With and without an open connection."""
+    """The server was suspended, with and without an open connection."""
     owners = [RemoteOwner(restarted.find, "partition server 1", 60.0) for _ in range(2)]
     owners[0].submit(FetchRows(NODE)).result()
     assert restarted.process.pid is not None
@@ -630,7 +633,7 @@ class Proxy:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def passed(self, data: bytearray, seen: bytearray, left: list[int]) -> bool:
-        """Changes the data that follow the bytes `seen` on their way; returns whether the connection ends after them."""
+        """Changes the data that follow the bytes `seen` of a stream, and returns whether the connection then ends."""
         return False
 
     def bytes_of_connection(self) -> int:
@@ -679,7 +682,7 @@ class Cutting(Proxy):
 
 
 def test_lost_calls_cost_no_answer() -> None:
-    """Connections break in the middle of requests and replies, and every request still gets its own reply."""
+    """Connections break in the middle of requests and replies, but every request gets the right reply."""
     with serving(rows_of) as server:
         proxy = Cutting(server.endpoint.port, seed=3)
         owner = ask(replace(server.endpoint, port=proxy.port), 120.0)
@@ -698,7 +701,7 @@ def test_lost_calls_cost_no_answer() -> None:
 
 
 class _Trickling:
-    """A server that pauses within each reply."""
+    """A server that sends each reply slowly, with pauses."""
 
     reply, pieces = NodeRows(np.arange(100_000), None, None, None), 6
 

@@ -1,4 +1,4 @@
-"""Servers with TLS: the same answers for clients with fitting certificates; changed bytes are noticed, and bad variables are refused."""
+"""Servers with TLS: clients with valid certificates get the same answers, changed bytes are detected, and wrong variables are refused."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -73,7 +73,7 @@ def test_a_server_that_stops_ends_its_connections(fitting) -> None:
 
 
 class Changing(Proxy):
-    """Changes a bit in the middle of the server's bytes."""
+    """A proxy that changes one bit in the middle of the server's bytes."""
 
     def passed(self, data: bytearray, seen: bytearray, left: list[int]) -> bool:
         if seen is self.seen[1] and len(seen) <= 65_000 < len(seen) + len(data):

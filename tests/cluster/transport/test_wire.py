@@ -1,4 +1,4 @@
-"""Messages as bytes and back: equal to the bit; other bytes are refused in one line."""
+"""Messages are packed to bytes and read back equal to the bit. Other bytes are refused in one line."""
 
 from collections.abc import Callable
 from dataclasses import fields
@@ -68,7 +68,7 @@ def same(found: Message, expected: Message) -> None:
 
 
 def reader(sent: bytes) -> Callable[[memoryview], None]:
-    """A function that fills memory with the next of these bytes."""
+    """Returns a function that fills memory with the next of these bytes."""
     left = memoryview(sent)
 
     def fill(memory: memoryview) -> None:
@@ -156,7 +156,7 @@ def test_integers_travel_in_the_narrowest_type() -> None:
 
 
 def retold(message: Message, old: str, new: str) -> bytes:
-    """The message's bytes with a changed head."""
+    """The bytes of the message with a changed header."""
     head, *arrays = pack(message)
     told = bytes(head[4:])
     assert old.encode() in told

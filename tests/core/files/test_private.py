@@ -1,4 +1,4 @@
-"""check_private refuses exactly the files that another user could read, change or replace, as a real other user tries."""
+"""check_private refuses exactly the files that another user could read, change or replace. A real other user tries it."""
 
 import contextlib
 import grp
@@ -19,7 +19,7 @@ from tests.other_user import NOBODY, as_nobody, needs_root
 
 @pytest.fixture
 def outer() -> Iterator[Path]:
-    """A folder that all users can enter, with `inner/file`; everything below is private. Other users cannot enter pytest's folders."""
+    """A folder that all users can enter, with a private `inner/file`. Other users cannot enter pytest's folders."""
     folder = Path(tempfile.mkdtemp(dir="/tmp"))
     folder.chmod(0o755)
     (folder / "inner").mkdir(mode=0o700)
@@ -30,7 +30,7 @@ def outer() -> Iterator[Path]:
 
 @needs_root
 def test_a_group_of_ones_own_is_no_other_user(outer: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """User private groups are usual with umask 002."""
+    """Groups that contain only one user are common with umask 002."""
     for path in (outer, outer / "inner"):
         os.chown(path, -1, 4321)
         path.chmod(0o770)
@@ -44,7 +44,7 @@ def test_a_group_of_ones_own_is_no_other_user(outer: Path, monkeypatch: pytest.M
 
 @needs_root
 def test_a_secret_that_root_gives_by_a_group_passes(outer: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As Kubernetes mounts it (defaultMode 0440): no mode lets only the pod's user read a file of root."""
+    """Kubernetes mounts secrets with mode 0440: no mode lets only the pod's user read a file of root."""
     secret = outer / "inner" / "file"
     monkeypatch.setattr(os, "geteuid", lambda: NOBODY)
     secret.chmod(0o440)

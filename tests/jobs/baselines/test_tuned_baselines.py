@@ -1,4 +1,4 @@
-"""Classic models as baselines of a run: the configurations of their frozen recipes, and their scores in the run's summary."""
+"""Classic models as baselines of a run: their frozen recipes' configurations, and their scores in the run's summary."""
 
 import json
 from dataclasses import replace
@@ -38,7 +38,7 @@ def test_a_try_is_the_recipe_on_the_runs_own_data_splits_seed_and_metric(tmp_pat
         assert (one.config.workers, one.config.baseline.models) == (config.workers, ())
         assert one.config.model.name == one.name
         assert read_config(one.config.tree()) == one.config
-    # Nothing of the run's own model and fit is in it.
+    # The baseline uses no option of the run's own model and fit.
     other = config.changed(("model.width", 8), ("fit.learning_rate", 0.5), ("fit.epochs", 3), ("model.num_layers", 7))
     assert tries(other, RunStore(str(tmp_path))) == planned
 
@@ -126,7 +126,7 @@ def test_an_automatic_run_and_its_baseline_end_beside_each_other(tmp_path):
     assert more.returncode == 0, more.stderr
     again = json.loads((tmp_path / "run" / "config.json").read_text())
     assert again["model"] == saved["model"]
-    # Also the record of the choices, in addition to those of a resume.
+    # Also the record of chosen values, in addition to the values for a resume.
     more = run_job(train_nodes.main, ["--run.resume", "run", "--fit.steps", str(4 * summary["epochs"])], tmp_path)
     assert more.returncode == 0, more.stderr
     record = json.loads((tmp_path / "run" / "config.json").read_text())["resolved"]["chosen"]

@@ -1,4 +1,4 @@
-"""The commands that a run prints are ones that a shell can run as they stand."""
+"""A shell can run the commands that a run prints, unchanged."""
 
 import shlex
 import subprocess

@@ -1,4 +1,4 @@
-"""What a run leaves open: who says what, the rules as pure functions, and the run that they make."""
+"""Open options of a run: which source sets a value, the rules as pure functions, and the resulting run."""
 
 import json
 from dataclasses import replace
@@ -51,7 +51,7 @@ def test_every_graph_gets_a_run_that_reads_back_equal(facts, model, sampler):
         assert "\n" not in reason
     lines = resolved.choices
     assert sum(line.count(" --") for line in lines) + len(lines) == len(resolved.chosen)
-    # What is chosen is what those flags say.
+    # The chosen values equal the values of these flags.
     flags = [word for choice in resolved.chosen for word in choice.split(": ")[0].split()]
     said = resolved_on(facts, "--model", model, "--sampler", sampler, *flags)
     assert said.config == resolved.config
@@ -247,7 +247,7 @@ def test_steps_become_whole_epochs(steps, workers):
     words = ["--fit.steps", steps, "--sampler.num_chunks", 6, "--workers", workers]
     config = resolved_on(SHOP, *words).config
     assert (config.fit.epochs, config.fit.steps) == (-(-steps * workers // 6), None)
-    # The same over a recipe whose epochs are said.
+    # The same with a recipe that sets the epochs.
     config = read_config(config_tree("nodes", read_recipe("geco/amazon_chunks.yaml"))).changed(("fit.steps", steps))
     chosen = choose(config.open, config.options(), SHOP, 1)
     assert list(chosen) == ["fit.epochs"]

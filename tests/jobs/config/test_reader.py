@@ -1,4 +1,4 @@
-"""The grammar of options: what --help shows of a default is what may be typed."""
+"""The grammar of options: a user may type each default as --help shows it."""
 
 from collections.abc import Iterator
 from dataclasses import MISSING, fields, is_dataclass
@@ -13,7 +13,7 @@ from graphmill.jobs.config.registry import TABLES, options_class
 
 
 def flags(kind: type, path: str) -> Iterator[tuple[str, object, object]]:
-    """(name, type, default) of a class's options that have one."""
+    """(name, type, default) of the options of a class that have a default."""
     hints = get_type_hints(kind)
     for field in fields(kind):
         hint, name = hints[field.name], f"{path}.{field.name}"

@@ -1,4 +1,4 @@
-"""Graphs that a job prepares itself."""
+"""Graphs that a job prepares by itself."""
 
 import pytest
 

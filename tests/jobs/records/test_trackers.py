@@ -1,4 +1,4 @@
-"""Runs copied to MLflow and W&B: by their real clients, into MLflow's file store and W&B's offline files."""
+"""Runs are copied to MLflow and W&B by their real clients, into MLflow's file store and W&B's offline files."""
 
 import json
 import os
@@ -33,7 +33,7 @@ def record(epoch: int) -> dict:
 
 @pytest.fixture
 def mlflow(tmp_path, monkeypatch):
-    """Its client, and where its store is."""
+    """MLflow's client, and the path of its store."""
     client = pytest.importorskip("mlflow").MlflowClient
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"file://{tmp_path / 'mlruns'}")
@@ -52,7 +52,7 @@ def the_run(client):
 
 
 def hidden(store: Path, path: Path, away: Path) -> Path:
-    """Moves the run's entry out of MLflow's store, which then fails; returns where it was."""
+    """Moves the run's entry out of MLflow's store, so that MLflow fails. Returns the new place of the entry."""
     (entry,) = store.glob("*/" + json.loads((path / "tracking.json").read_text())["mlflow"]["id"])
     shutil.move(entry, away)
     return entry
@@ -137,7 +137,7 @@ def test_nobody_waits_for_a_tracker_that_does_not_answer(mlflow, tmp_path, monke
         assert sent(path) == -1
         answers.set()
     assert history(client, path, "train_loss") == LOSSES
-    # One that never does is left behind at the end.
+    # A tracker that never answers is abandoned at the end.
     answers.clear()
     monkeypatch.setitem(graphmill.jobs.records.trackers._END_S, "finished", 0.2)
     with open_run(RunStore(str(tmp_path / "other")), RunOptions(track=("mlflow",)), CONFIG) as run:
@@ -224,7 +224,7 @@ def test_a_server_that_is_not_there_is_one_line(tmp_path, monkeypatch):
 
 
 def wandb_records(data: bytes):
-    """Records of a .wandb file: LevelDB's log format after a header of 7 bytes, if each record fits its block."""
+    """Records of a .wandb file. The format is LevelDB's log after a header of 7 bytes, if each record fits its block."""
     from wandb.proto.wandb_internal_pb2 import Record
 
     at = 7

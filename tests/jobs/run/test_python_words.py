@@ -1,4 +1,4 @@
-"""A call from Python is refused in Python's words; a command in flags."""
+"""Errors name arguments of Python in a call from Python, and flags in a command."""
 
 import json
 import sys

@@ -1,4 +1,7 @@
-"""Python says what the command line says, or it is refused; its trainings leave its program as it was, and each other's numbers alone."""
+"""Options from Python mean the same as on the command line, or are refused.
+
+A training leaves the program's state unchanged, and other trainings do not change its numbers.
+"""
 
 import json
 import os
@@ -58,7 +61,7 @@ MISSPELT: dict[str, list[object]] = {
 
 
 def typed(value: Any) -> list[str]:
-    """The words of a shell for a value."""
+    """The words of a value on a command line."""
     if isinstance(value, list | tuple):
         return [str(one) for one in value] or ["none"]
     return ["none" if value is None else "yes" if value is True else "no" if value is False else str(value)]

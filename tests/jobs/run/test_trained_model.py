@@ -1,4 +1,7 @@
-"""A trained model as an object: on tensors, PyG's data and stored graphs the numbers of `predict`; saved, loaded, exported, evaluated."""
+"""A trained model as an object gives the numbers of `predict` on tensors, PyG's data and stored graphs.
+
+It is saved, loaded, exported and evaluated.
+"""
 
 import re
 import shutil
@@ -49,7 +52,7 @@ def column(table: pa.Table, name: str) -> torch.Tensor:
 
 @pytest.fixture(scope="module")
 def shop_graph(tmp_path_factory):
-    """72 nodes with a column in the millions, and one of categories that have trainable rows."""
+    """72 nodes with one column in the millions and one column of categories that have trainable rows."""
     folder = tmp_path_factory.mktemp("shops")
     shops(folder, "graph", 24, EMBED, rows=range(72))
     return folder / "graph"
@@ -62,7 +65,7 @@ def graph_set(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def runs(shop_graph, graph_set, tmp_path_factory):
-    """Finished runs by (kind, model), trained when they are first asked for."""
+    """Finished runs by (kind, model). Each is trained at its first use."""
     folder, made = tmp_path_factory.mktemp("runs"), {}
 
     def run_of(kind: str, model: str):
@@ -86,7 +89,7 @@ def runs(shop_graph, graph_set, tmp_path_factory):
 
 
 def tensors(url) -> dict:
-    """A stored graph's features and edges, these in no order."""
+    """A stored graph's features and its edges in random order."""
     options = RandomPartitionOptions(num_chunks=1, root_splits=None)
     batch = to_torch(RandomPartitionSampler(whole_router(open_graph(str(url))), options).sample(0, 0))
     destination = torch.repeat_interleave(torch.arange(batch.num_nodes), batch.indptr.diff())
@@ -108,7 +111,7 @@ def set_tensors(url, numbers=range(5)) -> dict:
 
 @pytest.mark.parametrize("model", [model for model in MODELS if model not in BY_ROOT])
 def test_a_models_rows_of_nodes_are_those_of_predict(model, runs, shop_graph):
-    """Of raw features: standardisation and embedded columns are the model's; and the exported program computes the same."""
+    """The model takes raw features and contains standardisation and embedded columns. The exported program computes the same numbers."""
     run, own = runs("nodes", model), tensors(shop_graph)
     trained, table = run.model(), gm.predict(run, embeddings=True)
     assert {"columns ", "numbers "} <= {name.rpartition(".")[2] for name in trained.state_dict()}
@@ -171,7 +174,7 @@ def test_attention_says_how_a_row_is_summed(model, runs, shop_graph):
 
 
 def test_rows_of_embeddings_and_states_of_links(shop_graph, tmp_path):
-    """A table's rows go by `node_id`; a run on links gives the states that its decoder compares, and scores of pairs."""
+    """`node_id` selects rows of an embedding table. A run on links gives the states that its decoder compares, and scores of pairs."""
     shops(tmp_path, "links", 24, ["--links.valid", 0.3, "--links.test", 0.3], rows=range(72))
     words = ["--model", "sage", *SMALL, *SHORT]
     own = tensors(shop_graph)
@@ -222,7 +225,7 @@ def test_a_typed_graph_as_dictionaries(tmp_path):
 
 
 def test_a_converted_checkpoint_is_scored(graph_set, tmp_path):
-    """As the run is whose weights it has, which predicts in the target's own unit."""
+    """It has the score of the run with the same weights, which predicts in the target's unit."""
     words = ["--model", "grit", *SMALL, *MODELS["grit"], *SHORT, "--data", graph_set, "--sampler.max_graphs", 8]
     words += ["--task.standardise", "no", "--data.standardise", "no"]
     output_of(train_graphs.main, *words, "--run.dir", tmp_path / "run")
@@ -251,7 +254,7 @@ def test_a_saved_model_needs_no_run(runs, shop_graph, tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match="expected a saved model or nothing there"):
         run.save_model(tmp_path / "model")
     constants = pytest.importorskip("huggingface_hub.constants")
-    # The client's own layout of what it has fetched, without the network.
+    # The layout in which the client stores downloads, without the network.
     cache, revision = tmp_path / "models--us--geco", "0" * 40
     (cache / "refs").mkdir(parents=True)
     (cache / "refs" / "main").write_text(revision)

@@ -1,4 +1,4 @@
-"""What a training job says of its run: how many steps, and how it ended."""
+"""The lines of a training job about its run: the number of steps, and how the run ended."""
 
 from pathlib import Path
 from typing import Any, NoReturn

@@ -1,4 +1,4 @@
-"""Graph-parallel training: the trainer's own steps of several models on real processes, and what is refused before a run starts."""
+"""Graph-parallel training: the trainer's steps of several models on real processes, and the options that are refused before a run starts."""
 
 import re
 from dataclasses import replace
@@ -106,7 +106,7 @@ def train_spec(graph: StoredGraph | TypedGraph, model: str) -> TrainSpec:
 
 
 def outcome(folder: Path, rank: int, size: int, model: str) -> dict[str, Any]:
-    """A few epochs as the trainer runs them, and then an evaluation with weights gone bad on one rank only."""
+    """Trains a few epochs with the trainer, then evaluates with damaged weights on one rank only."""
     worker = Worker(train_spec(stored(folder, model), model), MemoryRecorder(), rank, size, CPU)
     with worker.loader(worker.spec.sampler) as train, worker.loader(worker.spec.evaluation["valid"]) as valid:
         records = [worker.train_epoch(train, epoch)[0] for epoch in range(EPOCHS)]
@@ -150,7 +150,8 @@ def one_rank(rank: int, folder: Path, size: int, model: str) -> None:
 def test_two_workers_train_as_one_does(folder, model):
     run_ranks(one_rank, (folder, 2, model), 2)
     alone = outcome(folder, 0, 1, model)
-    # A bias in front of a batch norm has no gradient but rounding, which AdamW makes a step of; the running mean follows it.
+    # A bias before a batch norm has only rounding errors as its gradient, but AdamW makes a step of them. The running
+    # mean follows the bias.
     drifting = ("own.bias", "running_mean") if "batch-norm" in model else ()
     assert re.search(r"the weights of [a-z.]+head.weight are not finite", alone["error"])
     for rank in range(2):
@@ -161,7 +162,8 @@ def test_two_workers_train_as_one_does(folder, model):
         assert counted < part["scores"].keys() == alone["scores"].keys()
         compared = [{name: of["scores"][name] for name in part["scores"].keys() - counted} for of in (part, alone)]
         assert compared[0] == pytest.approx(compared[1], rel=2e-3 if drifting else 1e-4)
-        # Both looked, because a look is a forward pass of all; the one that found it is named to both.
+        # Both ranks check, because a check is a forward pass of all ranks. The message on both names the rank that
+        # found the problem.
         assert re.match(
             r"evaluation of valid, rank 1, batch 1: a prediction is not finite; the weights of [a-z.]+head.weight",
             part["error"],

@@ -1,4 +1,7 @@
-"""A plain module's forward is called with what its arguments name, and gives the rows that the task wants; else a line says why not."""
+"""The forward of a plain module is called with the tensors that its arguments name, and returns the rows that the task needs.
+
+Otherwise one line says why not.
+"""
 
 import sys
 from dataclasses import fields, replace

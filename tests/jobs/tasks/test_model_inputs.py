@@ -107,7 +107,7 @@ def test_edges_that_come_again_are_made_once():
     subgraphs = to_torch(minibatch(np.array([0, 3, 5])))
     featured = to_torch(replace(minibatch(), edge_feature=np.ones((4, 1), np.float32)))
     kept = KeptEdges(make)
-    # The first of a row keeps nothing: a minibatch's edges seldom come again.
+    # The first batch keeps nothing, because the edges of minibatches seldom repeat.
     assert [kept(batch) for batch in (first, again, first, again)] == [1, 2, 2, 2]
     assert [kept(batch) for batch in (other, first, weighed, first, subgraphs, first, featured)] == [
         3,
@@ -123,7 +123,10 @@ def test_edges_that_come_again_are_made_once():
 
 @pytest.mark.parametrize("name", ["graphs", "geco"])
 def test_kept_edges_are_those_of_the_batch(name):
-    """Two graphs in turns, with other rows and roots each time: as of a reader, or of a model, that has seen no batch."""
+    """Two graphs take turns, with other rows and roots each time.
+
+    Results equal those of a reader, or a model, that has seen no earlier batch.
+    """
     torch.manual_seed(0)
     model = GECOClassifier(GECOConfig(in_dim=2, out_dim=3, width=8, num_layers=1)).eval()
     fresh = deepcopy(model)
@@ -173,7 +176,7 @@ def test_a_copy_of_a_model_has_its_weights_and_nothing_of_its_batches(name):
 
 
 def test_corrected_sums_reach_the_models():
-    """Coefficients count together with the degrees alone: GraphSAINT's batches have no degrees."""
+    """Coefficients are used only together with degrees. GraphSAINT's batches have no degrees."""
     plain = to_torch(minibatch())
     coefficient, degree = torch.tensor([2.0, 1.0, 3.0, 0.5]), torch.tensor([4, 8, 0, 2, 1])
     batch = replace(plain, edge_coefficient=coefficient, degree=degree)
@@ -196,7 +199,7 @@ def test_subgraphs_are_graphs():
     batch = to_torch(minibatch(np.array([0, 3, 5])))
     graphs = node_batch_graphs(batch)
     assert graphs.size_B.tolist() == [3, 2]
-    # In-edges of the first subgraph: 0 ← 1, 1 ← 0 and 2; of the second: 0 ← 1. Models have A_ij for i → j.
+    # In-edges of the first subgraph: 0 ← 1, 1 ← 0 and 2; of the second: 0 ← 1. In models A_ij stands for i → j.
     expected = torch.zeros(2, 3, 3, dtype=torch.bool)
     expected[[0, 0, 0, 1], [1, 0, 2, 1], [0, 1, 1, 0]] = True
     assert torch.equal(graphs.padding.adjacency(torch.bool), expected)
@@ -245,7 +248,10 @@ def test_the_penalty_is_for_training_only():
 
 
 def test_typed_batches_train_r_sage_and_geco_behind_relational_layers():
-    """At full fan-out R-SAGE's predictions do not depend on the batch; both models learn whether an id is large from features that are made of it."""
+    """At full fan-out R-SAGE's predictions do not depend on the batch.
+
+    Features are made of ids, and both models learn whether an id is large.
+    """
     graph = random_typed_graph()
     half = np.median(graph.tables["paper"].ids)
     dims = {name: table.feature_dim for name, table in graph.tables.items()}

@@ -1,4 +1,4 @@
-"""Degree and order numbers against networkx."""
+"""Degree and order numbers are compared with networkx."""
 
 import torch
 

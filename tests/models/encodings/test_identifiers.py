@@ -49,7 +49,7 @@ def test_more_nodes_than_channels_keeps_unit_rows():
 
 @pytest.mark.parametrize(("size", "mates"), [(8, 0), (8, 12), (5, 3)])
 def test_a_place_leaves_no_trace(size, mates):
-    """E2: without the sign correction, the mean of P_ii is -0.2 to -0.3 at n = 8."""
+    """E2: without the sign correction, the mean of the diagonal entries P_ii is -0.2 to -0.3 at n = 8."""
     draws = 4000
     graphs = sizes(*[size, *([mates] if mates else [])] * draws)
     torch.manual_seed(0)
@@ -102,7 +102,10 @@ def test_near_orthogonal_by_permanent_id():
 
 
 def test_random_identifiers_of_the_paper_and_of_the_code():
-    """Gaussian rows look every way; the released code's `torch.rand` rows share a direction, of cosine √3/2 with the vector of ones."""
+    """Gaussian rows have random directions.
+
+    The released code's `torch.rand` rows share a direction: their cosine with the vector of ones is √3/2.
+    """
     keys = torch.tensor([7, 3, 1 << 40])
     for kind, mean in (("random", 0.0), ("positive", 0.75)):
         for options in ({}, {"seed": 2}):
@@ -120,7 +123,7 @@ def test_nothing():
 
 
 def test_relabelled_nodes_have_the_same_law():
-    """Exchangeable: the second moments of identifiers do not know which two nodes they belong to."""
+    """Identifiers are exchangeable: their second moments do not depend on the two nodes."""
     graphs = sizes(*[10] * 4000)
     torch.manual_seed(0)
     p = orthogonal_identifiers(graphs, 4).view(4000, 10, 4)

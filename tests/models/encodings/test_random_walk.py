@@ -60,7 +60,7 @@ def test_symmetric_normalisation():
     got = random_walk_probabilities(graphs, 3, normalisation="sym", dtype=torch.float64)[0, :, :, 1:]
     torch.testing.assert_close(got, torch.stack([symmetric, symmetric @ symmetric], dim=-1))
     reversed_edges = Graphs(graphs.node_ptr, graphs.edge_index.flip(0))
-    # Exact: degrees are small integers, and a division of two has one result.
+    # Exact, because degrees are small integers and the division of two integers has one result.
     assert torch.equal(transition_matrix(graphs, reverse=True), transition_matrix(reversed_edges))
 
 
@@ -75,7 +75,7 @@ def test_diagonal_is_the_diagonal(steps):
 
 
 def test_diagonals_of_both_directions():
-    # 0 → 1 → 2 → 0, 1 → 0 and 0 ↔ 3: what leaves a node is not what enters it.
+    # 0 → 1 → 2 → 0, 1 → 0 and 0 ↔ 3: out-edges and in-edges of a node differ.
     one_way = Graphs(torch.tensor([0, 4]), torch.tensor([[0, 1, 2, 1, 0, 3], [1, 2, 0, 0, 3, 0]]))
     other_way = Graphs(one_way.node_ptr, one_way.edge_index.flip(0))
     both = random_walk_diagonal(one_way, 5, reverse=True, dtype=torch.float64)
@@ -90,7 +90,7 @@ def test_first_nonzero_is_the_distance_rows_sum_to_one_and_walks_are_reversible(
     walks = random_walk_probabilities(packed(graph), size, dtype=torch.float64)[0]
     distance = torch.tensor([[networkx.shortest_path_length(graph, u, v) for v in range(size)] for u in range(size)])
     assert torch.equal((walks > 0).int().argmax(-1), distance)
-    # E5: K less the number of steps within reach is the distance.
+    # E5: the distance is K minus the number of steps that reach the node.
     within = (distance.unsqueeze(-1) <= torch.arange(size)).sum(-1)
     assert torch.equal(size - within, distance)
     torch.testing.assert_close(walks.sum(1), torch.ones(size, size, dtype=torch.float64))

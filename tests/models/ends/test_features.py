@@ -1,4 +1,4 @@
-"""Node features as the first layer takes them: scaled rows, and CSR rows that equal the dense ones."""
+"""Node features for the first layer: scaled rows, and CSR rows that equal the dense rows."""
 
 import pytest
 import torch

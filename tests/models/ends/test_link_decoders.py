@@ -1,4 +1,4 @@
-"""Decoders of links against their formulas in float64, one pair at a time."""
+"""Decoders of links are compared with their formulas in float64, one pair at a time."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""The head for pairs of nodes against a loop over pairs: logits, and ranks within each pair's own graph."""
+"""The head for pairs of nodes is compared with a loop over pairs: logits, and ranks within each pair's graph."""
 
 import pytest
 import torch

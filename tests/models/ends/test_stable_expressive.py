@@ -1,4 +1,4 @@
-"""Stable and expressive positions: the slow formula, and indifference to sign and basis."""
+"""Stable and expressive positions equal the slow formula, and do not depend on the sign and basis of eigenvectors."""
 
 import torch
 from torch import Tensor
@@ -25,7 +25,7 @@ def encoder(modes: int = 8) -> StableExpressive:
 
 
 def slow(layer: StableExpressive, graphs: Graphs) -> Tensor:
-    """One graph: a matrix per channel, then a GIN over the nodes for each column of it."""
+    """The positions of one graph: one matrix per channel, then a GIN over the nodes for each of its columns."""
     vectors, values = laplacian_eigenvectors(graphs, layer.modes, dtype=torch.float64)
     phi_Ck = layer.phi(values[0].unsqueeze(1)).t()
     h = torch.stack([vectors @ torch.diag(phi_k) @ vectors.t() for phi_k in phi_Ck], dim=2)  # [i, j, C]

@@ -1,4 +1,4 @@
-"""FAVOR+ against the softmax kernel it estimates and against its own explicit kernel matrix."""
+"""FAVOR+ is compared with the softmax kernel that it estimates, and with its own kernel matrix."""
 
 import math
 
@@ -68,7 +68,7 @@ def random_qkv(shape=(2, 3, 7, 6), value=5, seed=0, dtype=torch.float64, require
 
 
 def explicit(q, k, v, w, mask=None):
-    """The T × T kernel matrix, no shift, no epsilon."""
+    """The T × T kernel matrix, without shift and epsilon."""
     phi_q, phi_k = exponents(q, w).exp(), exponents(k, w).exp()
     kernel = phi_q @ phi_k.transpose(2, 3)
     if mask is not None:
@@ -88,7 +88,7 @@ def test_linear_form_is_the_explicit_matrix_and_shifts_cancel():
 
 
 def test_padding_takes_no_part_in_the_shift():
-    """With an epsilon the shift shows: real keys of norm 20 have exponents far below padding's 0."""
+    """With an epsilon the shift has an effect: real keys of norm 20 have exponents far below padding's 0."""
     q, k, v = random_qkv()
     w = draw_projection(10, 6, torch.Generator().manual_seed(1), torch.float64)
     k = 20 * torch.nn.functional.normalize(k, dim=-1)
@@ -142,7 +142,7 @@ def test_chunks_change_nothing(monkeypatch):
 
 
 def test_the_gradient_of_chunks_is_linear_in_tokens(monkeypatch):
-    # A slice's gradient is a tensor of all tokens, so slices as chunks cost tokens² / chunk.
+    # The gradient of a slice is a tensor of all tokens, so chunks that are slices cost tokens² / chunk.
     class Produced(TorchDispatchMode):
         elements = 0
 
@@ -234,7 +234,10 @@ def released_attention(q, k, v, w, mask, epsilon):
 
 @pytest.mark.parametrize("spread", [1.0, 4.0])
 def test_released_stabilisers(spread):
-    """For long queries the released attention tends to the mean of the values, as ε outweighs all features; ours does not."""
+    """For long queries the released attention tends to the mean of the values, because ε is larger than all features.
+
+    Our attention does not.
+    """
     q, k, v = random_qkv((2, 2, 6, 24))
     q, k = q * spread, k * spread
     w = draw_projection(76, 24, torch.Generator().manual_seed(1), torch.float64)

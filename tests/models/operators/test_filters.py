@@ -1,4 +1,4 @@
-"""The convolution against its definition, and the implicit filter's shape, scale and precision."""
+"""The convolution equals its definition; the shape, scale and precision of the implicit filter are checked."""
 
 import math
 

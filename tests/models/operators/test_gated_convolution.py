@@ -1,4 +1,4 @@
-"""The chain of gated convolutions against the formula written out, in float64: values, gradients, lengths, chunks and what is kept."""
+"""The chain of gated convolutions equals its formula in float64: values, gradients, lengths, chunks and stored arrays."""
 
 import pytest
 import torch
@@ -69,7 +69,7 @@ def test_lengths_are_exact_or_leave_room_for_every_lag():
     assert transform_length(2**20 + 1) == 9 * 2**18
     assert transform_length(61 * 16000) == 2**21  # 15 · 2^17 is shorter, but costs more
     assert transform_length(2 * 8263) == 2 * 8263  # and so does 9 · 2^12 here
-    # A processor's cache holds short ones: awkward lengths cost less there.
+    # A processor's cache holds short transforms, so lengths with large primes cost less there.
     assert [transform_length(n) for n in (2708, 8003, 11758, 12007, 13752)] == [2708, 16384, 11758, 24576, 13752]
 
 
@@ -151,7 +151,7 @@ def test_a_second_pass_over_a_kept_graph_gives_the_same():
 
 
 def test_float16_is_widened():
-    """Filters of size 1 over 4,096 nodes: sums beyond what float16 holds."""
+    """Filters of size 1 over 4,096 nodes have sums that exceed float16."""
     values = inputs(4096, 2, dtype=torch.float32)
     expected = gated_convolve(*values)
     assert float(expected.detach().abs().max()) > 65_504

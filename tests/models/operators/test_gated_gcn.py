@@ -1,4 +1,4 @@
-"""GatedGCN against loops over edges, with its distance gate; directions, isolated nodes, no edges."""
+"""GatedGCN, with its distance gate, is compared with loops over edges, also for directions, isolated nodes and no edges."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Hyena over a graph's nodes, and its short convolution in GECO: against loops in float64."""
+"""Hyena over a graph's nodes, and its short convolution in GECO, are compared with loops in float64."""
 
 import math
 from dataclasses import replace
@@ -19,7 +19,8 @@ from graphmill.models.primitives.node_order import Order
 
 
 def slow_short(short: ShortConvolution, x_ND: torch.Tensor) -> torch.Tensor:
-    weight, bias = short.convolution.weight[:, 0], short.convolution.bias  # the last tap is of the node itself
+    # The last coefficient belongs to the node itself.
+    weight, bias = short.convolution.weight[:, 0], short.convolution.bias
     rows = []
     for t in range(len(x_ND)):
         rows.append(bias + sum(weight[:, short.size - 1 - j] * x_ND[t - j] for j in range(min(t + 1, short.size))))

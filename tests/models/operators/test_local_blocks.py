@@ -1,4 +1,4 @@
-"""Local blocks against loops over nodes, and the models that they join against the formulas, all in float64."""
+"""Local blocks are compared with loops over nodes, and the models that use them with the formulas, all in float64."""
 
 from dataclasses import replace
 
@@ -31,7 +31,7 @@ each_block = pytest.mark.parametrize("block", BLOCKS)
 
 
 def away_from_the_start(model: nn.Module) -> nn.Module:
-    """Norms, biases and gates away from their neutral start, and running statistics too, so that tests see them."""
+    """Moves norms, biases, gates and running statistics away from their neutral initial values, so that tests see their effect."""
     generator = torch.Generator().manual_seed(3)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -56,7 +56,7 @@ def test_a_convolution_is_the_loop_over_nodes(block):
 
 @pytest.mark.parametrize("block", READS_EDGES)
 def test_a_convolution_that_reads_edges_is_the_loop_over_them(block):
-    """Edges come in any order: the adjacency of `Graphs` sorts them with their features."""
+    """Edges come in any order; the adjacency of `Graphs` sorts them together with their features."""
     torch.manual_seed(0)
     layer = away_from_the_start(make_convolution(LocalOptions(block, num_heads=2), 3, 4, edge_dim=2).double())
     x, e = randn(5, 3), randn(EDGES.shape[1], 2, seed=1)
@@ -82,7 +82,7 @@ def test_gradients_of_a_convolution(block):
     ("block", "edge_dim"), [*((block, 0) for block in BLOCKS), *((block, 2) for block in READS_EDGES)]
 )
 def test_an_edge_of_weight_w_is_w_parallel_edges(block, edge_dim):
-    """Forward and backward; an edge of weight 0 is none, however much the nodes attend to it."""
+    """Tested forward and backward. An edge of weight 0 has no effect, even if the nodes attend to it strongly."""
     torch.manual_seed(0)
     layer = away_from_the_start(
         make_convolution(LocalOptions(block, num_heads=2), 3, 4, hops=2, edge_dim=edge_dim).double()
@@ -132,7 +132,7 @@ def test_a_weighted_gcn_is_pyg_s_gcn_conv():
     x, weight = randn(5, 3), randn(EDGES.shape[1], seed=2).abs()
     ours, theirs = make_convolution(LocalOptions("gcn"), 3, 4).double(), nn_of_pyg.GCNConv(3, 4).double()
     theirs.load_state_dict({"lin.weight": ours.linear.weight, "bias": ours.bias})
-    # PyG keeps a self-loop's weight in place of adding one of 1.
+    # PyG keeps the weight of a self-loop instead of adding one of weight 1.
     plain = EDGES[0] != EDGES[1]
     graphs = replace(graphs_of(x, EDGES[:, plain]), edge_coefficient=weight[plain])
     torch.testing.assert_close(
@@ -215,7 +215,7 @@ def test_serial_geco_is_the_dense_form(block, norm, residual):
 
 
 @each_block
-@pytest.mark.parametrize("in_dim", [3, 4])  # 4 is the width: then the first layer's GCB reads the features too
+@pytest.mark.parametrize("in_dim", [3, 4])  # 4 is the width; then the GCB of the first layer reads the features, too.
 def test_gated_geco_is_the_dense_form(block, in_dim):
     model = geco(in_dim=in_dim, local=LocalOptions(block, "gate", "linear", "batch", num_heads=2), skip=True)
     x, ids = randn(5, in_dim), torch.tensor([40, 3, 17, 8, 25])
@@ -352,7 +352,7 @@ def other(name: str, local: LocalOptions, **options) -> nn.Module:
 OTHERS = ["primphormer", "ppgt", "softmax", "performer"]
 
 
-@pytest.mark.parametrize("name", [*OTHERS, "geco-graphs"])  # whose nodes have an order, by their ids
+@pytest.mark.parametrize("name", [*OTHERS, "geco-graphs"])  # Graphs whose nodes have an order, by their ids.
 @pytest.mark.parametrize("join", ["gate", "top"])
 def test_a_graph_does_not_see_its_batch_mates(name, join):
     model, graphs = other(name, LocalOptions("sage", join, "linear", "batch")), two_graphs()  # in evaluation

@@ -21,7 +21,7 @@ def attention(width: int = 12, num_heads: int = 3, first: bool = True, **options
 
 
 def slow(layer: PrimalAttention, x_ND: Tensor) -> tuple[Tensor, Tensor]:
-    """One graph, with f_X as a matrix and a loop over heads: the equations as printed."""
+    """The printed equations for one graph, with f_X as a matrix and a loop over heads."""
     options = layer.options
     pooled_D = x_ND.mean(0) if options.pool == "mean" else x_ND.sum(0)
     f_SM = layer.common_SM.clone()
@@ -192,12 +192,12 @@ def test_empty_graphs_and_single_nodes(sizes: tuple[int, ...]) -> None:
 
 def test_the_mean_of_the_batch_does_not_count_empty_graphs() -> None:
     layer, x = attention(), torch.randn(3, 12, dtype=torch.float64)
-    # One graph and three are batched products of other shapes.
+    # One graph and three graphs give batched products of different shapes.
     torch.testing.assert_close(layer(x, batch_of(3)).loss, layer(x, batch_of(0, 3, 0)).loss, rtol=1e-12, atol=1e-13)
 
 
 def test_time_and_memory_are_linear_in_the_nodes() -> None:
-    """Autograd's kept tensors grow in proportion to n: none has n² entries or n times f_X's."""
+    """The tensors that autograd keeps grow in proportion to n. None has n² entries, or n times the entries of f_X."""
 
     def kept(n: int) -> int:
         sizes: list[int] = []

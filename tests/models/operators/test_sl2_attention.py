@@ -1,4 +1,4 @@
-"""sL2 attention with and without URPE against the formula written out (E7)."""
+"""sL2 attention with and without URPE is compared with its formula (E7)."""
 
 import math
 from itertools import product
@@ -87,7 +87,7 @@ def test_urpe_and_its_gradients(block_scores, phi_offset, qk_scale, memory):
 @pytest.mark.parametrize("block_scores", [20, None])
 def test_dropout_is_the_same_in_both_passes(block_scores, memory):
     tensors, mask = inputs()
-    # As many places as channels: with the identity for values, the output is the attention.
+    # With as many positions as channels and the identity as values, the output is the attention.
     q, k, v = (t[:, :, :D].detach().requires_grad_() for t in tensors[:3])
     p, weight, bias = tensors[3][:, :D, :D].detach().requires_grad_(), *tensors[4:]
     mask = mask[:, :D]
@@ -116,7 +116,8 @@ def test_dropout_is_the_same_in_both_passes(block_scores, memory):
 def test_masks_do_not_depend_on_the_blocks(memory):
     tensors, mask = inputs()
     results = []
-    for block_scores in (1, 20, H * N * N, 2 * H * N * N, None):  # a query, some queries, one graph, two graphs, all
+    # Chunk sizes: one query, some queries, one graph, two graphs, all.
+    for block_scores in (1, 20, H * N * N, 2 * H * N * N, None):
         torch.manual_seed(3)
         options = {"dropout": 0.4, "block_scores": block_scores, "pair_memory": memory}
         out = sl2_urpe_attention(*tensors, mask, **options)
@@ -135,7 +136,7 @@ def test_padding_has_no_say_and_no_nan():
     p = p.masked_fill(~(mask[:, :, None] & mask[:, None])[..., None], 77.0)
     other = sl2_urpe_attention(q, k, v, p, weight, bias, mask)
     real = mask[:, None, :, None].expand_as(got)
-    # Not the same bits: the clones have another layout, for which MKL picks another kernel on some CPUs.
+    # The bits may differ: the clones have another layout, for which MKL chooses another kernel on some CPUs.
     torch.testing.assert_close(got[real], other[real], rtol=1e-12, atol=1e-13)
     nothing = sl2_urpe_attention(*tensors, torch.zeros_like(mask))
     assert nothing.isfinite().all()

@@ -1,4 +1,4 @@
-"""GECO with the graph's rows over 1, 2 and 4 real processes has the outputs and gradients of one process, in float64."""
+"""GECO with the rows of the graph over 1, 2 and 4 real processes has the outputs and gradients of one process, in float64."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -84,7 +84,7 @@ def build(case: Case) -> GECO:
 
 @dataclass(frozen=True)
 class Problem:
-    """Directed edges with self loops, multi-edges and nodes without any; all of it in float64."""
+    """A graph with directed edges, self-loops, multi-edges and isolated nodes; all numbers are float64."""
 
     indptr: torch.Tensor
     indices: torch.Tensor
@@ -121,7 +121,7 @@ def problem(case: Case) -> Problem:
 
 
 def outcome(model: GECO, x: torch.Tensor, y: torch.Tensor, target: torch.Tensor) -> dict[str, torch.Tensor]:
-    """The loss is a sum over rows, so that workers' parts add up."""
+    """The outputs and gradients. The loss is a sum over rows, so the workers' parts add up."""
     ((y - target).square() * torch.linspace(0.5, 1, 3, dtype=y.dtype)).sum().backward()
     assert x.grad is not None
     grads = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
@@ -175,7 +175,7 @@ def results() -> dict[int, list[Any]]:
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("name", list(CASES))
 def test_outputs_and_gradients_equal_one_process(results, name, size):
-    # With dropout, one process that draws as the workers do.
+    # With dropout, compared with one process that draws like the workers.
     expected = results[1][0][name] if name.startswith("dropout") else one_process(CASES[name])
     check_parts([by_case[name] for by_case in results[size]], expected)
 
@@ -189,7 +189,7 @@ def test_bytes_sent_are_those_of_the_formula(results, name, size):
     case = CASES[name]
     config = build(case).config
     there = 2 if config.recompute else 1
-    # Two of the five layers on top of local ones have a global block; all propagate the model's width.
+    # Two of the five layers on top of the local layers have a global block; all of them propagate the model's width.
     num_layers, num_global = (5, 2) if name == "sage in front" else (config.num_layers, config.num_layers)
     parameters = sum(p.numel() for p in build(case).parameters())
     for rank in range(size):
@@ -198,7 +198,7 @@ def test_bytes_sent_are_those_of_the_formula(results, name, size):
         # Before the convolutions K + 1 groups of the peers' channels of own rows, after it own channels of the peers' rows.
         before = rows[rank] * (config.order + 1) * (config.width - channels[rank])
         after = (case.num_nodes - rows[rank]) * channels[rank]
-        # The backward pass sends the same blocks the other way.
+        # The backward pass sends the same blocks in the opposite direction.
         back = (case.num_nodes - rows[rank]) * (config.order + 1) * channels[rank]
         back += rows[rank] * (config.width - channels[rank])
         assert counted["sent"].get("sequences", 0) == 8 * num_global * (there * (before + after) + back)

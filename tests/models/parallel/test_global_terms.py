@@ -19,7 +19,7 @@ PRIMAL = {
     "sums": PrimalOptions(num_virtual=5, num_scores=4, pool="sum", score_terms="sum", multiplier="plain"),
     "no virtual node": PrimalOptions(num_virtual=3, virtual_nodes="none"),
 }
-NODES = (29, 3, 1)  # of which 3 and 1 leave workers without any
+NODES = (29, 3, 1)  # With 3 rows and with 1 row, some workers have none.
 KEYS = {"all": 23, "few": 2, "masked": 12}
 
 
@@ -33,7 +33,7 @@ def primal(options: PrimalOptions) -> PrimalAttention:
 
 
 def primal_outcome(name: str, num_nodes: int, peers: Peers | None) -> dict[str, torch.Tensor]:
-    """The loss has J², as Primphormer's objective; every worker knows J, so each takes a W-th of it."""
+    """The outcome with a loss that contains J², as Primphormer's objective does. Every worker knows J, so each takes 1 / W of it."""
     model, x, target = primal(PRIMAL[name]), randn(1, num_nodes, 6), randn(2, num_nodes, 6)
     graphs: Any = Graphs(torch.tensor([0, num_nodes]), torch.zeros(2, 0, dtype=torch.int64), x=x)
     share = 1.0
@@ -54,7 +54,7 @@ def primal_outcome(name: str, num_nodes: int, peers: Peers | None) -> dict[str, 
 def favor_outcome(name: str, peers: Peers | None) -> dict[str, torch.Tensor]:
     tokens = KEYS[name]
     q, k, v, target = (randn(seed, 1, 2, tokens, 4) for seed in range(4))
-    k = 3 * k  # exponents that differ enough for the shift to matter
+    k = 3 * k  # Exponents that differ so much that the shift has an effect.
     mask = torch.arange(tokens).remainder(3).unsqueeze(0) > 0 if name == "masked" else None
     projection = draw_projection(8, 4, torch.Generator().manual_seed(0), torch.float64)
     rows = slice(None) if peers is None else slice(*Shards.even(tokens, peers.size).range(peers.rank))
@@ -103,7 +103,7 @@ def test_favor_attention_equals_one_process(results, name, size):
 
 
 def uneven_gradients(peers: Peers) -> list[torch.Tensor]:
-    """Summed gradients of a parameter that only the first worker used and of one that only the last used; a third has none on any."""
+    """Summed gradients of three parameters: one that only the first worker uses, one that only the last uses, and one that no worker uses."""
     first, second, nobody = (torch.nn.Parameter(torch.zeros(2)) for _ in range(3))
     if peers.rank == 0:
         first.grad = torch.ones(2)

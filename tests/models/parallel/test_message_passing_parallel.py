@@ -1,4 +1,4 @@
-"""GraphSAGE, GCN and GAT with the graph's rows over 1, 2 and 4 real processes have the outputs and gradients of one process, in float64."""
+"""GraphSAGE, GCN and GAT with the rows of the graph over 1, 2 and 4 real processes have the outputs and gradients of one process, in float64."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -69,7 +69,7 @@ def problem(case: Case) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def outcome(model: MessagePassing, graphs: Graphs | ShardedGraph, target: Tensor) -> dict[str, Any]:
-    """The loss is a sum over rows, so that workers' parts add up."""
+    """The outputs and gradients. The loss is a sum over rows, so the workers' parts add up."""
     assert graphs.x is not None
     y = model(graphs, epoch=3)
     (y - target).square().sum().backward()
@@ -119,7 +119,7 @@ def results() -> dict[int, list[Any]]:
 @pytest.mark.parametrize("name", list(CASES))
 @pytest.mark.long
 def test_outputs_and_gradients_equal_one_process(results, name, size):
-    # With dropout, one process that draws as the workers do.
+    # With dropout, compared with one process that draws like the workers.
     expected = results[1][0][name] if name.startswith("dropout") else one_process(CASES[name])
     check_parts([by_case[name] for by_case in results[size]], expected)
 

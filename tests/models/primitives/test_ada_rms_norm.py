@@ -1,4 +1,4 @@
-"""AdaRMSN against its formula, and its limits (E8): RMSNorm and the identity."""
+"""AdaRMSN is compared with its formula and with its limits, RMSNorm and the identity (E8)."""
 
 import torch
 

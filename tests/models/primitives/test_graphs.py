@@ -1,4 +1,4 @@
-"""Packed graphs, their padded view, feature encoders and pooling, against loops over graphs."""
+"""Packed graphs, their padded view, feature encoders and pooling are compared with loops over graphs."""
 
 import pytest
 import torch
@@ -54,7 +54,7 @@ def test_pooling(graphs, pool):
     for b, (start, stop) in enumerate([(0, 3), (3, 3), (3, 4), (4, 6)]):
         rows = graphs.x[start:stop]
         want = {"sum": rows.sum(0), "mean": rows.mean(0), "max": rows.amax(0) if len(rows) else rows.sum(0)}[pool]
-        # A mean may be a division or a product with the reciprocal.
+        # A mean may be computed by a division or by a product with the reciprocal.
         torch.testing.assert_close(pooled[b], want if len(rows) else torch.zeros(2))
 
 

@@ -1,4 +1,4 @@
-"""Propagation against dense matrices, its gradients, its kernels against each other, and what it refuses."""
+"""Propagation is compared with dense matrices: values, gradients, all kernels, and refused inputs."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ NUM_NODES = 6
 
 
 def csc(edges, num_nodes, dtype=torch.int64):
-    """indptr, indices and the position of each edge in the lists."""
+    """indptr, indices, and the position of each edge in the lists."""
     order = sorted(range(len(edges)), key=lambda e: (edges[e][1], edges[e][0]))
     indices = torch.tensor([edges[e][0] for e in order], dtype=dtype)
     counts = torch.bincount(torch.tensor([d for _, d in edges], dtype=torch.int64), minlength=num_nodes)
@@ -19,7 +19,7 @@ def csc(edges, num_nodes, dtype=torch.int64):
 
 
 def dense(edges, weights, num_nodes, normalisation, degree=None):
-    """Â as a float64 matrix, straight from the definition; `degree` in place of the sums of weights."""
+    """Â as a float64 matrix by its definition. `degree` replaces the sums of weights."""
     a = torch.zeros(num_nodes, num_nodes, dtype=torch.float64)
     for (source, target), weight in zip(edges, weights, strict=True):
         a[target, source] += weight
@@ -72,7 +72,7 @@ def test_equals_the_dense_matrix_forward_and_backward(normalisation, weighted, i
 
     torch.testing.assert_close(y, matrix @ x, rtol=1e-13, atol=1e-13)
     torch.testing.assert_close(grad, matrix.t() @ upstream, rtol=1e-13, atol=1e-13)
-    for alone in (4, 5):  # no edges at all, and only a source
+    for alone in (4, 5):  # A graph without edges, and a graph whose node is only a source.
         assert torch.equal(y[alone], x[alone].detach() if normalisation == "gcn" else torch.zeros_like(y[alone]))
 
 

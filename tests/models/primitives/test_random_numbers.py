@@ -1,4 +1,4 @@
-"""Numbers by key and element: SplitMix64's own, wherever a range begins, without a pattern, and the same on a (pretended) GPU."""
+"""Random numbers by key and element equal SplitMix64's, for any start of a range, without a pattern, and also on a pretended GPU."""
 
 import pytest
 import torch

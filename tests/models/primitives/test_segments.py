@@ -1,4 +1,4 @@
-"""Sums per group and spreading: values against a loop, gradients against each other, empty groups, determinism."""
+"""Sums per group and spreading: values equal a loop's, gradients agree, and empty groups and determinism are tested."""
 
 import pytest
 import torch

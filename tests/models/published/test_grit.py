@@ -1,4 +1,4 @@
-"""A state dict with the released GRIT's names and shapes becomes a model of ours with the same numbers."""
+"""A state dict with the released GRIT's names and shapes becomes our model, which computes the same numbers."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""The pool reuses an array only when nothing holds it."""
+"""The pool reuses an array only if no other object refers to it."""
 
 import copy
 import gc
@@ -83,7 +83,7 @@ def test_idle_memory_is_bounded():
 
 
 def test_what_comes_back_at_once_is_bounded_at_once():
-    """Even without a further call: the bound holds for memory, not only for the next call."""
+    """The memory bound also holds between calls, not only at the next call."""
     pool = ArrayPool(max_idle_bytes=3 * _MB)
     arrays = [pool.empty((2 * _MB,), np.uint8) for _ in range(20)]
     blocks = [weakref.ref(_block_of(array)) for array in arrays]
@@ -140,7 +140,10 @@ def test_an_array_outlives_its_pool():
     platform.libc_ver()[0] != "glibc", reason="what is tested is glibc's allocator, this C library is another"
 )
 def test_freed_memory_stays_with_the_process():
-    """Twenty megabytes in small arrays, repeatedly: without the kept memory each round costs about 5,000 page faults."""
+    """Twenty megabytes in small arrays are allocated and freed repeatedly.
+
+    Without the kept memory each round costs about 5,000 page faults.
+    """
     code = """
 import resource
 import numpy as np

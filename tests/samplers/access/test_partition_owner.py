@@ -1,4 +1,4 @@
-"""One owner's replies: its ids, its errors, and both ways to induce edges."""
+"""The replies of one owner: ids, errors, and both ways to return induced edges."""
 
 from contextlib import suppress
 
@@ -121,7 +121,7 @@ def test_the_map_and_the_hash_induce_the_same_edges(
 
 
 def test_replies_hold_no_view_of_the_partition(owners: list[PartitionOwner]) -> None:
-    """A user may write to a batch, but not to the mapped file."""
+    """A user may write to a batch, but this must not write to the mapped file."""
     node = np.arange(10)
     for request in (
         FetchRows(node, split_set=0),
@@ -205,7 +205,7 @@ JUNK = st.one_of(
 
 @given(st.data())
 def test_lists_that_change_after_they_were_opened_are_refused_or_harmless(data: st.DataObject) -> None:
-    """No content of the files makes a loop leave its arrays: neighbors are nodes, and lists have the reported lengths."""
+    """Changed files cannot make a loop leave its arrays: neighbor ids are checked, and lists have the reported lengths."""
     generator = np.random.default_rng(0)
     indptr = np.append(0, np.cumsum(generator.integers(0, 6, NUM_NODES)))
     dtype = data.draw(st.sampled_from([np.int32, np.int64]))

@@ -61,7 +61,7 @@ def test_rows_and_lists_come_in_the_order_asked_for(graph: StoredGraph, node: li
     asked=st.lists(st.integers(-3, 80), max_size=30),
 )
 def test_stored_ids_of_permanent_ones(gaps: list[int], parts: list[int], asked: list[int]) -> None:
-    """Against a dict, for any partitioning; every owner gets one request with the ids."""
+    """Compared with a dict, for any partitions. Every owner gets one request with the ids."""
     permanent = (np.cumsum(gaps) - 2).tolist()
     assignment = np.unique(parts[: len(gaps)], return_inverse=True)[1].tolist()  # no partition empty
     manifest, owners = counting_owners(MemoryGraph(len(gaps), [], permanent_id=permanent), assignment)

@@ -1,4 +1,4 @@
-"""Warming up compiles what replies need, and requests nothing that the graph lacks."""
+"""The warm-up compiles the loops that replies need, and requests nothing that the graph lacks."""
 
 import numpy as np
 import pytest

@@ -20,7 +20,7 @@ def draw(way: str, key: int, degree: int, take: int, first: int = 0) -> list[int
     if way == "bitmap":
         bitmap = np.zeros(degree // 64 + 1, np.uint64)
         draw_kernels._draw_bitmap(np.uint64(key), degree, take, bitmap, first, position, 0)
-        assert not bitmap.any()  # as clean as it came: the next list uses it again
+        assert not bitmap.any()  # The map is as clean as before, because the next list uses it again.
     elif way == "scan":
         draw_kernels._draw_scan(np.uint64(key), degree, take, first, position)
     else:
@@ -51,7 +51,7 @@ def test_every_entry_is_as_likely_as_any_other(way: str, take: int) -> None:
 
 @pytest.mark.parametrize("fanout", [0, 1, 47, 48, 49, 2047, 2048, 2049, 5000, -1])
 def test_lists_of_every_length_side_by_side(fanout: int) -> None:
-    """Lengths around the limits of the three ways, with empty lists in between."""
+    """Lengths around the limits between the three ways, with empty lists in between."""
     degree = np.array([0, 1, 48, 49, 0, 2047, 2048, 2049, 4097, 10_000, 0])
     first = np.cumsum(degree) - degree
     keys = hash_ids(np.uint64(5), np.arange(len(degree)))

@@ -30,7 +30,7 @@ def tiny_batch(epoch: int, batch: int, num_bytes: int = 800) -> MiniBatch:
 
 
 class FakeSampler:
-    """Batches by `act`, with a record of the batches at work."""
+    """A sampler whose batches `act` makes, with a record of the batches in progress."""
 
     def __init__(self, num_batches: int = 20, act: Callable[[int, int], MiniBatch] = tiny_batch) -> None:
         self.num_batches = num_batches
@@ -140,7 +140,7 @@ def test_no_more_batches_ahead_than_asked_for(threads: int, prefetch: int) -> No
 
 
 def test_bytes_are_counted_as_collated() -> None:
-    """A collation may widen a batch, such as float16 features to float32, or pad it."""
+    """Collation may increase the size of a batch, for example from float16 to float32 or by padding."""
 
     @dataclass(frozen=True)
     class Wide:
@@ -161,7 +161,7 @@ def test_no_more_bytes_ahead_than_asked_for(max_bytes: int) -> None:
             next(batches)
             time.sleep(0.01)
             ahead = len(sampler.started) - (step + 1)
-            # One is always allowed; the first of each thread starts before any size is known.
+            # One batch is always allowed; the first batch of each thread starts before any size is known.
             assert ahead * 8_000 <= max(max_bytes, 8_000 if step else 16_000)
         assert 7_000 <= loader.stats.peak_bytes <= max(max_bytes, 16_000)
 

@@ -1,4 +1,4 @@
-"""The row plan: every row is there when its batch needs it, never more than the slots, and no plan fetches fewer rows."""
+"""The row plan: every row is present when its batch needs it, the slots are enough, and no plan fetches fewer rows."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from graphmill.samplers.loading.row_schedule import RowSchedule
 from tests.samplers.slow_row_plan import belady, least_fetched
 
 NUM_NODES = 24
-OFFSETS = np.array([0, 4, 14, 22, NUM_NODES])  # the first partition and the last are this process's
+OFFSETS = np.array([0, 4, 14, 22, NUM_NODES])  # This process reads the first and the last partition.
 IS_NEAR = np.array([True, False, False, True])
 
 sets_of_nodes = st.lists(st.sets(st.integers(0, NUM_NODES - 1), max_size=10), min_size=1, max_size=12)
@@ -22,7 +22,7 @@ def is_far(node):
 
 
 class Rows:
-    """Follows a plan's steps over slots that hold numbers of nodes."""
+    """Follows the steps of a plan, with slots that hold numbers of nodes."""
 
     def __init__(self, num_slots: int) -> None:
         self.slots = np.full(num_slots, -1)

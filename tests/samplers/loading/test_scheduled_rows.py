@@ -1,4 +1,4 @@
-"""Rows by plan: the unplanned batches to the bit, fewer rows and requests, within the budget; errors and abandoned epochs."""
+"""Rows by plan: batches equal the unplanned ones to the bit, with fewer rows and requests, within the budget; also errors and abandoned epochs."""
 
 import threading
 import time
@@ -272,9 +272,9 @@ def test_bytes_of_the_plan_bound_what_is_known(graph):
         sampler = NeighborSampler(far_router(graph)[0], NeighborOptions(fanouts=(5, 3), batch_size=6))
         with Loader(sampler, planned(100, plan_bytes=plan_bytes)) as loader:
             for _ in loader.epoch(0):
-                time.sleep(0.01)  # time to draw more than the next batches
+                time.sleep(0.01)  # Time to draw more batches than the next ones.
             known[plan_bytes] = loader.planned.stats.most_known
-    assert known[0] <= 32 < known[1 << 30]  # the joined draws that are read, and those that are done
+    assert known[0] <= 32 < known[1 << 30]  # Joined draws in progress, and finished ones.
 
 
 def test_nothing_is_planned_where_all_rows_are_near(graph):

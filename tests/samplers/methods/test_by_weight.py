@@ -23,7 +23,7 @@ NODES, EDGES = 40, 160
 RNG = np.random.default_rng(3)
 SRC, DST = RNG.integers(0, NODES, (2, EDGES))
 WEIGHT = RNG.choice([0.0, 0.5, 1.0, 30.0], EDGES).astype(np.float32)
-WEIGHT[DST == 7] = 0  # of a node that has edges, and none that counts
+WEIGHT[DST == 7] = 0  # A node that has edges, but all with weight 0.
 
 
 def router(folder, weight=WEIGHT, src=SRC, dst=DST, num_nodes=NODES, partitions=1) -> Router:
@@ -57,7 +57,7 @@ def test_walks_step_by_weight(tmp_path, direction) -> None:
         score[pushed.node[some]], residual[pushed.node[some]] = pushed.score[some], pushed.residual[some]
         np.testing.assert_allclose(score + residual @ exact, exact[root], atol=1e-9)
         assert score.sum() > 0.5
-    if direction == "in":  # a walk over weights of 0 stays where it is
+    if direction == "in":  # A walk stays at its node if all weights are 0.
         assert pushed.size[7] == 1
         assert pushed.score[pushed.offset[7]] == 1
 

@@ -1,4 +1,4 @@
-"""Batches of many graphs: budgets, every graph once, equal steps for ranks, and packing against a slow reference."""
+"""Batches of many graphs: budgets, every graph once, equal steps for all ranks, and packing as in a slow reference."""
 
 from dataclasses import replace
 
@@ -53,7 +53,7 @@ def test_every_graph_once_within_budgets_for_any_ranks(num_graphs, options, num_
         sampler = GraphBatchSampler(store, options, num_ranks)
         num_batches = sampler.num_batches
     except ConfigError as error:
-        if num_ranks == 1 or "--workers" not in str(error):  # only ever because batches cannot be split further
+        if num_ranks == 1 or "--workers" not in str(error):  # Only if batches cannot be split further.
             raise
         return
     assert num_batches % num_ranks == 0
@@ -72,7 +72,7 @@ def test_every_graph_once_within_budgets_for_any_ranks(num_graphs, options, num_
 
 @given(st.integers(1, 120), option_sets(), st.integers(1, 3), st.integers(0, 3))
 def test_batches_are_those_of_a_slow_reference(num_graphs, options, num_ranks, epoch):
-    """The plan's buckets and batches, ordered by hashes of places and of graphs' numbers."""
+    """Buckets and batches of the plan, which are ordered by hashes of positions and of graph numbers."""
     store = random_store(num_graphs, seed=num_graphs)
     graphs = np.random.default_rng(num_graphs).permutation(num_graphs)[: num_graphs // 2 + 1]
     sampler = GraphBatchSampler(store, options, num_ranks, graphs)

@@ -1,4 +1,4 @@
-"""Batches of links: laws for every sampler around the ends."""
+"""Batches of links: properties that hold for every sampler around the ends of links."""
 
 from collections import Counter
 from dataclasses import fields, replace
@@ -135,7 +135,7 @@ def test_each_link_once_an_epoch_and_none_of_them_among_its_batch_s_edges(around
 
 @around_all
 def test_all_other_edges_stay_with_their_columns(around, routers) -> None:
-    """Against the sampler's own batch around the same roots, edge by edge."""
+    """Compared, edge by edge, with the sampler's batch around the same roots."""
     router = routers["symmetric", 4]
     with_own, without = (LinkSampler(router, options(around, exclude_own=exclude)) for exclude in (False, True))
     left_out = 0
@@ -146,7 +146,7 @@ def test_all_other_edges_stay_with_their_columns(around, routers) -> None:
         assert edges(cut) == kept
         left_out += whole.num_edges - cut.num_edges
         assert np.array_equal(cut.node_id, whole.node_id)
-        if around == "columns":  # an edge and its reverse have one number
+        if around == "columns":  # An edge and its reverse have the same edge id.
             of_edge = dict(zip(whole.edge_id.tolist(), ends_of_edges(whole), strict=True))
             assert [of_edge[one] for one in cut.edge_id.tolist()] == ends_of_edges(cut)
     assert left_out > 50
@@ -166,7 +166,7 @@ def test_partitions_servers_threads_and_resumes_change_no_byte(around, negatives
         for router in (routers["symmetric", 1], routers["symmetric", 4], far_router(graphs["symmetric", 4])[0])
     ]
     batches = [[content(sampler.sample(3, number)) for number in range(sampler.num_batches)] for sampler in built]
-    if around == "columns":  # an edge's number in the source is kept, whatever the partitions
+    if around == "columns":  # The edge id of the source is kept, for any partitions.
         assert batches[0][0]["edge_id"] == batches[1][0]["edge_id"]
     assert batches[0] == batches[1] == batches[2]
     assert len({sampler.content_hash for sampler in built}) == 1
@@ -208,7 +208,7 @@ def test_uniform_and_degree_weighted_negatives_come_as_often_as_they_should(grap
         count = np.array([drawn[node] for node in PERMANENT_ID.tolist()])
         expected = expected / expected.sum() * count.sum()
         assert count.sum() > 30_000
-        # Chi-squared with 149 degrees of freedom: above 230 once in 40,000.
+        # Chi-squared with 149 degrees of freedom exceeds 230 once in 40,000.
         used = expected > 0
         assert ((count - expected)[used] ** 2 / expected[used]).sum() < 230
         assert not count[~used].any()
@@ -262,7 +262,7 @@ def test_stored_negatives(listed) -> None:
     batch = training.sample(0, 0)
     source, negative = ends(batch, "negative_source", "negative")
     assert set(zip(source.reshape(-1).tolist(), negative.reshape(-1).tolist(), strict=True)) == {(6, 25), (7, 26)}
-    # Of links with lists and without in one batch the shorter lists end in -1.
+    # If a batch has links with and without lists, shorter lists are filled with -1.
     both = LinkSampler(
         listed, LinkOptions(AROUND["whole"], (SPLIT_VALID, SPLIT_TEST), None, "fixed", shuffle=False, exclude_own=False)
     ).sample(0, 0)

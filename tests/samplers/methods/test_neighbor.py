@@ -1,4 +1,4 @@
-"""The neighbor sampler against its slow reference, over all ways to cut the graph."""
+"""The neighbor sampler is compared with its slow reference, for all partitions of the graph."""
 
 import tempfile
 import time
@@ -114,7 +114,7 @@ def test_every_root_once_per_epoch(num_ranks: int, routers: list[Router], graph:
 
 
 def star(degree: int, **columns) -> ListedGraph:
-    """Node 0 with in-edges from 1 … degree; node 0 trains."""
+    """A graph in which node 0 has in-edges from nodes 1 … degree, and trains."""
     edges = [(source, 0) for source in range(1, degree + 1)]
     split = [[SPLIT_TRAIN], *([[SPLIT_VALID]] * degree)]
     return ListedGraph(num_nodes=degree + 1, edges_listed=edges, split=split, **columns)
@@ -136,7 +136,7 @@ def router_id(router: Router, permanent: int) -> int:
 
 
 class Hub:
-    """Node 0 with a million in-edges."""
+    """A graph in which node 0 has a million in-edges."""
 
     info = SourceInfo(name="hub", num_nodes=1_000_001, num_edges=1_000_000, num_split_sets=1)
 

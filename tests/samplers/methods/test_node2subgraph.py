@@ -1,4 +1,4 @@
-"""Node2Subgraph against a slow search over lists, its invariants, its draws, and the requests that it makes."""
+"""Node2Subgraph is compared with a slow search over lists; invariants, draws and requests are tested."""
 
 import pickle
 from collections import Counter
@@ -109,7 +109,7 @@ def test_equals_slow_reference_for_any_partitions(graph, options, epoch, num_par
 
 @given(memory_graphs(max_nodes=25, max_edges=80), option_sets(), st.integers(2, 30))
 def test_invariants_with_and_without_hub_tables(graph, options, hub_degree):
-    """E13: at most M nodes with the root, whole layers before the last, connected; a function of the root alone."""
+    """E13: a subgraph has at most M nodes with the root, whole layers before the last, is connected, and is a function of the root alone."""
     options = replace(options, max_nodes=min(options.max_nodes, 5))
     router = memory_router(graph, cut(graph.num_nodes, min(3, graph.num_nodes)))
     roots = router.list_split(0, 1)
@@ -138,7 +138,7 @@ def test_invariants_with_and_without_hub_tables(graph, options, hub_degree):
         for row, hop in zip(rows[1:], hops[1:], strict=True):
             parents = [other for other in rows if distance[other] == hop - 1 and row in lists[other]]
             assert parents
-        # The same root alone, in one partition: its batch-mates and the cut have no say.
+        # The same root alone in one partition: other roots and partitions have no influence.
         index = np.flatnonzero(one.list_split(0, 1).original_id == root)
         alone = NodeList(node=index, original_id=np.array([root]))
         again = grow_subgraphs(one, alone, options, 0, hub_degree)
@@ -173,7 +173,7 @@ def test_part_of_a_layer_is_uniform(hub_degree, direction):
 
 
 def test_hub_with_very_many_neighbors():
-    """A star of 200,000 leaves: every leaf's search meets the hub; its list is read once, not once per root."""
+    """A star of 200,000 leaves: every leaf's search reaches the hub, whose list is read only once, not once per root."""
     leaves = 200_000
     indptr = np.concatenate([[0, leaves], leaves + np.arange(1, leaves + 1)])
     indices = np.zeros(2 * leaves, np.int32)

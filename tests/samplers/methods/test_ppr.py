@@ -1,4 +1,4 @@
-"""Forward push against a dense solve and a slow push over dicts; top-k batches, their ties, and the requests made."""
+"""Forward push is compared with a dense solve and a slow push over dicts; also top-k batches, ties, and requests."""
 
 from collections import Counter
 
@@ -110,7 +110,7 @@ def test_batches_equal_slow_reference_for_any_partitions(graph, options, num_par
 
 
 def test_larger_graph_many_rounds():
-    """Roots outgrow their room several times; any cut gives the same bytes; one request per owner and round; no list twice."""
+    """Roots need more memory several times; any partitions give the same bytes; one request per owner and round; no list is read twice."""
     graph, options = random_graph(1500, 8000), PprOptions(epsilon=3e-5, top_k=50, batch_size=40, direction="both")
     assignment = cut(1500, 4)
     manifest, owners = counting_owners(graph, assignment)
@@ -164,7 +164,7 @@ def test_hub_root_ties_and_isolated_root():
         int(batch.node_id[low]): batch.node_id[low:high].tolist()
         for low, high in zip(batch.graph_ptr[:-1], batch.graph_ptr[1:], strict=True)
     }
-    assert subgraphs[0] == [0]  # its residuals at the leaves stay below epsilon: no score but its own
+    assert subgraphs[0] == [0]  # The residuals at the leaves stay below epsilon, so only the hub itself has a score.
     assert subgraphs[leaves + 1] == [leaves + 1]
     finer = PprSampler(memory_router(graph), PprOptions(epsilon=0.001, alpha=0.5, top_k=4, batch_size=1000)).sample(
         0, 0

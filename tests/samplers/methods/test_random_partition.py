@@ -1,4 +1,4 @@
-"""The random-partition sampler against its slow reference and against probabilities."""
+"""The random-partition sampler is compared with its slow reference and with probabilities."""
 
 import math
 import tempfile
@@ -188,7 +188,7 @@ VARIANTS = {
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_every_node_once_an_epoch_and_ranks_are_disjoint(name: str, clustered: StoredGraph) -> None:
-    for num_ranks in (1, 2):  # both divide the groups, so no rank shares another's
+    for num_ranks in (1, 2):  # Both numbers divide the number of groups, so no rank shares a group with another.
         sampler = RandomPartitionSampler(local_router(clustered), VARIANTS[name], num_ranks)
         for epoch in range(3):
             nodes = [sampler.sample(epoch, batch).node_id.tolist() for batch in range(sampler.num_batches)]
@@ -498,7 +498,7 @@ def test_corrected_sums_are_unbiased_in_every_relation(cut_of: str) -> None:
                 assert edges.degree.tolist() == [len(stored[relation][node]) for node in target.tolist()]
                 end = np.repeat(np.arange(len(target)), np.diff(edges.indptr))
                 itself = relation.source == relation.target
-                if cut_of == "random":  # every other node is there with the same probability
+                if cut_of == "random":  # Every other node is in the chunk with the same probability.
                     is_loop = itself & (edges.indices == end)
                     share = (len(graph.tables[relation.source].ids) - itself) / max(len(source) - itself, 1)
                     assert np.allclose(edges.edge_coefficient, np.where(is_loop, 1, share))
@@ -523,7 +523,7 @@ def test_corrected_sums_are_unbiased_in_every_relation(cut_of: str) -> None:
 
 
 def test_types_are_cut_apart():
-    """Nodes of two types with the same ids do not share their chunks."""
+    """Nodes of two types with the same id are in independent chunks."""
     table = NodeTable(list(range(400)))
     graph = TypedMemoryGraph(
         {"a": replace(table, labelled=True), "b": table}, {Relation("b", "to", "a"): EdgeTable([0], [0])}

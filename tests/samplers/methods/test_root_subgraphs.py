@@ -138,7 +138,7 @@ def test_sets_are_those_of_the_plain_samplers_on_the_union(graph, max_hops, max_
 
 @pytest.mark.parametrize("options", [SEARCH, WALK], ids=["node2subgraph", "ppr"])
 def test_lists_are_all_edges_of_every_relation_within_a_subgraph(options) -> None:
-    """Also of relations that were not searched; in the stored order, with their columns and the nodes' rows."""
+    """The lists also have edges of relations that were not searched, in the stored order, with their columns and the rows of the nodes."""
     drawn = sampler(options, GRAPH.parted(3), relations=(str(CITES), str(WRITES)), edge_columns=("weight", "feature"))
     batch = drawn.sample(1, 1)
     assert batch.root_index.tolist() == list(range(batch.num_roots))
@@ -149,7 +149,7 @@ def test_lists_are_all_edges_of_every_relation_within_a_subgraph(options) -> Non
         else:
             order = np.lexsort((nodes.node_id, -nodes.score, nodes.subgraph, nodes.hop))
         assert name == "paper" or order.tolist() == list(range(len(nodes)))
-        assert (np.diff(nodes.hop) >= 0).all()  # roots, which are papers, keep the batch's order
+        assert (np.diff(nodes.hop) >= 0).all()  # Roots are papers, and keep the order of the batch.
         table = GRAPH.tables[name]
         if table.feature is not None:
             np.testing.assert_array_equal(nodes.x, table.feature[np.searchsorted(table.ids, nodes.node_id)])

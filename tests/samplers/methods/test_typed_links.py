@@ -191,7 +191,8 @@ def test_one_type_and_one_relation_are_a_plain_graph(around: str, graphs) -> Non
     for graph in (graphs["directed", 4], graphs["symmetric", 4]):
         router = local_router(graph)
         typed = TypedRouter(router.nodes, router.edges)
-        typed.link_tables = lambda _, of=router: of.link_tables  # a part of a typed graph has them by its relation
+        # A part of a typed graph has its held-out links under the name of its relation.
+        typed.link_tables = lambda _, of=router: of.link_tables
         for told in (
             options(around),
             options(around, negatives="degree", num_negatives=2),
@@ -202,7 +203,7 @@ def test_one_type_and_one_relation_are_a_plain_graph(around: str, graphs) -> Non
             for number in range(0, plain.num_batches, 5):
                 first, other = plain.sample(1, number), one.sample(1, number)
                 columns = content(other)
-                if around not in ("node2subgraph", "ppr"):  # whose typed batches have another order of nodes
+                if around not in ("node2subgraph", "ppr"):  # Samplers whose typed batches have another order of nodes.
                     (nodes,), (edges,) = other.nodes.values(), other.edges.values()
                     columns |= {**content(nodes), **content(edges), "feature": content(nodes)["x"]}
                 shared = [name for name in columns if name.startswith(("link", "neg", "known", "is_l"))]
@@ -216,7 +217,7 @@ def test_one_type_and_one_relation_are_a_plain_graph(around: str, graphs) -> Non
 
 
 class _Rows(torch.nn.Module):
-    """The roots' permanent ids as states."""
+    """A model whose states are the permanent ids of the roots."""
 
     def forward(self, batch: Any) -> torch.Tensor:
         return torch.sin(batch.root_id[:, None] * torch.tensor([1.0, 0.3, 0.7, 0.1]))

@@ -1,4 +1,4 @@
-"""The external sort by itself: order, columns in step, splits of oversized buckets, nothing left on disk."""
+"""The external sort alone: order, columns that move together, splits of oversized buckets, and no file left on the disk."""
 
 import os
 from pathlib import Path
@@ -241,7 +241,7 @@ def test_sorted_columns_are_seen_whole_and_then_gone(tmp_path: Path) -> None:
 
 
 def test_what_one_write_leaves_over_is_written_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a signal, or on a disk that writes less than requested."""
+    """A write may be incomplete, after a signal or on a disk that writes less than requested."""
     calls = []
 
     def a_few_bytes(fd: int, views: list[memoryview]) -> int:

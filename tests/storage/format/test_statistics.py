@@ -1,4 +1,4 @@
-"""Statistics of ingested graphs against a slow reference over lists, for any partitions, and what a manifest's parser refuses."""
+"""Statistics of ingested graphs are compared with a slow reference over lists, for any partitions; a manifest's parser refuses wrong ones."""
 
 import hashlib
 import json

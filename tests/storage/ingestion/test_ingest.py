@@ -1,4 +1,4 @@
-"""Ingestion against the slow reference, its atomicity, and what it refuses."""
+"""Ingestion is compared with the slow reference; atomic publishing and refused input are tested."""
 
 import errno
 import itertools
@@ -78,7 +78,7 @@ def memory_url() -> str:
 
 
 def beside(url: Path) -> list[str]:
-    """Names in the destination's folder, hidden ones too."""
+    """Names in the folder of the destination, including hidden ones."""
     return sorted(os.listdir(url.parent))
 
 
@@ -187,7 +187,7 @@ def test_a_scratch_folder_on_another_disk(overwrite: bool, tmp_path: Path) -> No
         assert os.listdir(scratch) == []
     assert stored_graph(open_graph(str(url))) == expected_graph(graph, IngestOptions())
     assert beside(url) == ["graph"]
-    assert not url.stat().st_mode & 0o055 ^ 0o055  # readable by others, as any new folder here
+    assert not url.stat().st_mode & 0o055 ^ 0o055  # Other users can read it, like any new folder here.
 
 
 class Broken:
@@ -256,7 +256,7 @@ def test_ctrl_c_in_any_stage_leaves_the_old_graph(stage: str, tmp_path: Path) ->
 
 
 def failing_at(nth: int, function: Callable, error: BaseException) -> Callable:
-    """`function`, whose call number `nth` (from 0) raises instead."""
+    """Returns `function` with call number `nth` (from 0) replaced by an error."""
     calls = itertools.count()
 
     def call(*args, **kwargs):
@@ -273,7 +273,7 @@ def everything(filesystem: fsspec.AbstractFileSystem, path: str) -> dict[str, by
     return {name.removeprefix(folder): filesystem.cat_file(name) for name in filesystem.find(folder)}
 
 
-UPLOADED_FILES = 6  # three per partition; the manifest is created from its text
+UPLOADED_FILES = 6  # Three files per partition; the manifest is created from its text.
 
 
 @pytest.mark.parametrize("error", [OSError("connection reset"), KeyboardInterrupt()])
@@ -416,7 +416,7 @@ def with_feature(row: int, value: float) -> ListedGraph:
 
 
 class Rows:
-    """SMALL with another stream of nodes, or other facts."""
+    """SMALL with another stream of nodes or other metadata."""
 
     def __init__(self, change: Callable[[NodeChunk], NodeChunk] = lambda chunk: chunk, **facts) -> None:
         self._change = change

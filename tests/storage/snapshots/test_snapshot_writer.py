@@ -327,7 +327,7 @@ def test_a_graph_of_the_first_format_is_neither_read_nor_replaced(tmp_path):
 
 
 class _Heedless(MemoryFileSystem):
-    """A store that ignores the condition."""
+    """A store that ignores the condition of a conditional write."""
 
     protocol = "heedless"
     store: ClassVar[dict] = {}
@@ -338,7 +338,7 @@ class _Heedless(MemoryFileSystem):
 
 
 class _LooksThenWrites(MemoryFileSystem):
-    """A store that checks first, and then writes."""
+    """A store that first checks the condition and then writes, which is not atomic."""
 
     protocol = "looks"
     store: ClassVar[dict] = {}
@@ -424,7 +424,7 @@ def test_a_lease_that_was_over_stays_over(tmp_path):
                 writer._lease._journal = replace(writer._lease._journal, lease_until=time.time() - 1)
             else:
                 journal.unlink()
-            time.sleep(0.5)  # the thread would have renewed it by now
+            time.sleep(0.5)  # By now the thread would have renewed it.
             assert journal.exists() == (over == "by the clock")
             with pytest.raises(ConflictError, match="lease"):
                 writer.commit(manifest)

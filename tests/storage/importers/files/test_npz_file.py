@@ -120,7 +120,7 @@ def test_bad_files_are_one_line(tmp_path, changes, match):
 
 
 def test_sparse_features_that_would_fill_the_memory(tmp_path):
-    """A few kilobytes on disk say 3.8 TiB of rows; a few values in many rows would be 40 GiB."""
+    """A few kilobytes on disk claim 3.8 TiB of rows; a few values in many rows would take 40 GiB."""
     path = tmp_path / "wide.npz"
     for rows, width in ((1_000_000, 1 << 20), (100_000, 100_000)):
         np.savez_compressed(
@@ -209,7 +209,7 @@ def test_a_forged_length_in_the_archive_is_refused(tmp_path):
 
 
 def test_members_that_nobody_asked_for_are_not_read(tmp_path):
-    """A member of 200 MB, a member that is no array, a member with Python objects."""
+    """The archive has an unused member of 200 MB, one that is not an array, and one with Python objects."""
     np.savez_compressed(tmp_path / "some.npz", **_arrays(), much=np.zeros(25_000_000), objects=np.array([{}], object))
     with zipfile.ZipFile(tmp_path / "some.npz", "a") as archive:
         archive.writestr("nothing.npy", b"no array")

@@ -128,7 +128,7 @@ def test_classes_of_nodes_and_what_there_is_not(tmp_path):
 
 
 def test_vocabularies_that_are_said(tmp_path):
-    """A set to be predicted has the vocabularies of the training set."""
+    """A set for prediction has the vocabularies of the training set."""
     graphs = [_graph(0, edge_attr=torch.ones(4, 1, dtype=torch.long))]
     manifest = gm.ingest_graphs(graphs, str(tmp_path / "set"), categories={"node": (9, 8), "edge": (4,)})
     assert (manifest.node.categories, manifest.edge.categories) == ((9, 8), (4,))
