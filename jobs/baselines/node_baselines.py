@@ -38,7 +38,7 @@ def begin_baselines(fit: Callable[[], Baselines], *, alone: bool) -> Callable[[]
     if alone:  # this process also trains, and a thread would compete for its cores
         fitted = fit()
         return lambda: fitted
-    return begin(fit, "baselines").result
+    return begin(fit, "baselines", computes=True).result
 
 
 def compute_baselines(router: Router, split_set: int, task: Task, seed: int, seen: Seen) -> Baselines:

@@ -97,12 +97,12 @@ def _in_this_process(subject: Subject, asked: RunConfig, resolved: ResolvedRun, 
 @contextmanager
 def _on_ray(subject: Subject, asked: RunConfig, resolved: ResolvedRun, run_dir: RunStore) -> Iterator[Ready]:
     from graphmill.cluster.embeddings.server import served_owners
-    from graphmill.cluster.training.ray_train import RayTrainLauncher
+    from graphmill.cluster.training.ray_train import WARM, RayTrainLauncher
 
     before, servers = resolved.workers, resolved.config.servers
     print(f"starting Ray{' and the partition servers' if subject.num_partitions else ''}", flush=True)
     with (
-        ray_session(local_session(resolved.config.workers, resolved.config.ray)) as session,
+        ray_session(local_session(resolved.config.workers, resolved.config.ray), WARM) as session,
         subject.serving(resolved) as served,
     ):
         resolved = subject.resolve(asked, cluster_resources(before))
