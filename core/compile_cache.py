@@ -89,6 +89,12 @@ def compiled(function: Function) -> Function:
     return dispatcher
 
 
+def kept_loops() -> set[str] | None:
+    """Returns the names of the entries that are kept on disk. None if no folder can keep entries."""
+    folder = cache_folder(_NUMBA_CONFIG.CACHE_DIR)
+    return None if folder is None else {path.name for path in folder.glob("*.nbc")}
+
+
 @cache
 def cache_folder(cache_dir: str) -> Path | None:
     """Returns the folder of machine code. It lies below numba's CACHE_DIR if that is set, else in the user's cache. If the user's cache is not

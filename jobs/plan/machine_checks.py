@@ -259,5 +259,44 @@ def check_graph(url: str, quick: bool) -> Iterator[Finding]:
         yield Finding("splits", "warn", f"{url} lacks: {'; '.join(lacks)}")
 
 
+def make_loops() -> Iterator[Finding]:
+    """Compiles the loops that runs on graphs of usual types call: ingests small graphs, plain and typed, samples them by every sampler, and answers every usual
+    request of a partition server. A later process on this machine, or a container of this image, loads the loops."""
+    from graphmill.core.compile_cache import kept_loops
+    from graphmill.samplers.access.node_tables import NodeTables
+    from graphmill.samplers.access.partition_owner import PartitionOwner, open_parts
+    from graphmill.samplers.access.typed_router import whole_router
+    from graphmill.samplers.access.warm_up import warm_up, warm_up_parts
+    from graphmill.samplers.methods.registry import SAMPLERS, build_sampler, load
+    from graphmill.storage.graph import StoredGraph, TypedGraph, open_graph
+    from graphmill.storage.ingestion.ingest import IngestOptions, ingest
+    from graphmill.storage.synthetic.mag_like import SyntheticMagOptions, synthetic_mag
+    from graphmill.storage.synthetic.products_like import SyntheticGraph, SyntheticOptions
+
+    began, before = time.perf_counter(), kept_loops()
+    if before is None:
+        yield Finding("loops", "fail", "no folder can keep compiled loops; set NUMBA_CACHE_DIR to a private folder")
+        return
+    sources = {
+        "plain": SyntheticGraph(SyntheticOptions(num_nodes=500)),
+        "typed": synthetic_mag(SyntheticMagOptions(scale=0.0005, num_classes=8)),
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        for name, source in sources.items():
+            ingest(source, f"{folder}/{name}", IngestOptions(num_partitions=2))
+            graph = open_graph(f"{folder}/{name}", kind=(StoredGraph, TypedGraph))
+            if isinstance(graph, TypedGraph):
+                warm_up_parts(open_parts(graph, 0), graph)
+            else:
+                warm_up(PartitionOwner(graph.partition(0), graph.num_nodes, NodeTables(graph)), graph.manifest)
+            router = whole_router(graph)
+            for sampler, (options, _) in SAMPLERS.items():
+                if sampler.startswith("typed-") == (name == "typed"):
+                    build_sampler(load(options)(), router, 1).sample(0, 0)
+    made = kept_loops() or before
+    seconds = time.perf_counter() - began
+    yield Finding("loops", "ok", f"{len(made - before)} compiled in {seconds:.0f} s, {len(made & before)} were there")
+
+
 def _gib(num_bytes: float) -> str:
     return f"{num_bytes / 2**30:.1f} GiB"
