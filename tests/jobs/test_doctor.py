@@ -67,6 +67,15 @@ def test_a_typed_graph_is_checked_too(tmp_path):
     assert "class" in findings[1].message
 
 
+def test_the_share_of_huge_pages_is_named(url, monkeypatch):
+    assert not found(machine_checks.check_graph(url, quick=False), "huge pages")  # a small graph
+    monkeypatch.setattr(machine_checks, "_LEAST_HUGE_BYTES", 0)
+    monkeypatch.setattr("graphmill.storage.filesystem.mapped_files.huge_bytes", lambda: (3 * 2**29, 2 * 2**30))
+    (finding,) = found(machine_checks.check_graph(url, quick=False), "huge pages")
+    assert finding.verdict == "ok"
+    assert finding.message.startswith("75 % of the 2.0 GiB that are mapped for partition 0")
+
+
 def test_one_changed_byte_fails(url):
     file = stored_file(url, "part-00000/topology.arrow")
     content = bytearray(file.read_bytes())
