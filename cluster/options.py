@@ -235,8 +235,8 @@ class WorkerOptions:
 class ServerOptions:
     """Options of the servers that hold the partitions of a graph."""
 
-    work_threads: Count = 2
-    """Requests that one server answers at the same time."""
+    work_threads: Count | None = None
+    """Requests that a host's server answers at the same time. None: as many as the host has cores, at least 2."""
     ports: tuple[int, ...] | None = None
     """First and last port of the servers, which a firewall between the nodes must let through. Each server takes the first free port. None: any free port."""
     tls: bool = False

@@ -365,7 +365,8 @@ def point_batch(point: Point) -> tuple[BatchShape, Traffic]:
     else:
         raise ConfigError(f"sampler: expected neighbor or random-partition, got {s['sampler']}")
     near = s["partitions"] if s["local_reads"] else 0  # the processes of one machine map all partitions
-    return shape, remote_traffic(traffic, near / s["partitions"], near, s["partitions"])
+    remote = remote_traffic(traffic, near / s["partitions"], near, s["partitions"])
+    return shape, replace(remote, requests=remote.requests / s["partitions"])  # the machine's server has all partitions
 
 
 def fit_rates(points: Sequence[Point]) -> Rates:

@@ -269,10 +269,9 @@ def make_loops() -> Iterator[Finding]:
     """Compiles the loops that runs on graphs of usual types call: ingests small graphs, plain and typed, samples them by every sampler, and answers every usual
     request of a partition server. A later process on this machine, or a container of this image, loads the loops."""
     from graphmill.core.compile_cache import kept_loops
-    from graphmill.samplers.access.node_tables import NodeTables
-    from graphmill.samplers.access.partition_owner import PartitionOwner, open_parts
+    from graphmill.samplers.access.partition_owner import open_parts
     from graphmill.samplers.access.typed_router import whole_router
-    from graphmill.samplers.access.warm_up import warm_up, warm_up_parts
+    from graphmill.samplers.access.warm_up import warm_up
     from graphmill.samplers.methods.registry import SAMPLERS, build_sampler, load
     from graphmill.storage.graph import StoredGraph, TypedGraph, open_graph
     from graphmill.storage.ingestion.ingest import IngestOptions, ingest
@@ -291,10 +290,7 @@ def make_loops() -> Iterator[Finding]:
         for name, source in sources.items():
             ingest(source, f"{folder}/{name}", IngestOptions(num_partitions=2))
             graph = open_graph(f"{folder}/{name}", kind=(StoredGraph, TypedGraph))
-            if isinstance(graph, TypedGraph):
-                warm_up_parts(open_parts(graph, 0), graph)
-            else:
-                warm_up(PartitionOwner(graph.partition(0), graph.num_nodes, NodeTables(graph)), graph.manifest)
+            warm_up(open_parts(graph, [0]), graph, 0)
             router = whole_router(graph)
             for sampler, (options, _) in SAMPLERS.items():
                 if sampler.startswith("typed-") == (name == "typed"):

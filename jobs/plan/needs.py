@@ -57,7 +57,7 @@ class HostNeeds:
     trials: list[tuple[int, int]]  # for each worker: how many first and other batches `hits` counts
     scale: float
     drawing: Traffic  # traffic between hosts for a batch's draws, without sharing of requests
-    owners: int  # number of partitions on other hosts
+    owners: int  # number of other hosts with partitions
 
     @property
     def num_nodes(self) -> float:
@@ -105,23 +105,31 @@ def probabilities(histogram: np.ndarray, trials: int) -> tuple[np.ndarray, np.nd
     return grid, weight
 
 
+def requests_by_host(requests: np.ndarray, host_of: np.ndarray) -> list[float]:
+    """The requests to each host. `requests`: requests to each partition; the requests of a round to a host's partitions are one message."""
+    return [float(requests[host_of == host].max(initial=0)) for host in range(int(host_of.max()) + 1)]
+
+
 def host_needs(needs: Needs, hosts: int, workers: int, micro_batches: int, host: int) -> HostNeeds:
     """Needs of one host. Partitions, workers and positions are spread over the hosts evenly and in order."""
-    is_far = np.arange(needs.num_partitions) * hosts // needs.num_partitions != host
+    host_of = np.arange(needs.num_partitions) * hosts // needs.num_partitions
+    is_far = host_of != host
     far = is_far[needs.partition]
     own = [
         needs.places(own_positions(worker, workers, micro_batches), micro_batches)
         for worker in range(workers)
         if worker * hosts // workers == host
     ]
-    drawing = np.mean([needs.drawing[places].mean(axis=0) for places in own], axis=0)[is_far].sum(axis=0)
+    drawing = np.mean([needs.drawing[places].mean(axis=0) for places in own], axis=0)
+    _, sent, received = drawing[is_far].sum(axis=0)
+    requests = sum(of_host for other, of_host in enumerate(requests_by_host(drawing[:, 0], host_of)) if other != host)
     rounds = round(float(needs.drawing[:, :, 0].max()))  # a round has one request to each owner
     return HostNeeds(
         [needs.hits[:, places].sum(axis=1, dtype=np.uint16)[:, far] for places in own],
         [(needs.rounds[0] * len(places), needs.rounds[1] * len(places)) for places in own],
         needs.scale,
-        Traffic(float(drawing[1]), float(drawing[2]), float(drawing[0]), rounds if drawing[0] else 0),
-        int(is_far.sum()),
+        Traffic(float(sent), float(received), requests, rounds if requests else 0),
+        len(np.unique(host_of[is_far])),
     )
 
 

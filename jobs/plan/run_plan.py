@@ -76,12 +76,13 @@ class Plan:
         for choice in resolved.choices:
             self.add("chosen", choice)
 
-    def place(self, resolved: ResolvedRun, servers: int) -> None:
-        """Sets the resolved workers and micro-batches. `servers`: number of partition servers, if the run's workers are Ray's."""
+    def place(self, resolved: ResolvedRun, partitions: int) -> None:
+        """Sets the resolved workers and micro-batches. `partitions`: number of the graph's partitions; if the run's workers are Ray's, each host that serves
+        some of them has one partition server."""
         self.workers, self.alone = resolved.workers.most, resolved.workers.launcher == "process"
         self.micro_batches = resolved.micro_batches
         self.shared_bytes = resolved.config.loader.shared_bytes
-        self.servers = 0 if self.alone else servers
+        self.servers = 0 if self.alone else min(partitions, self.hosts)
 
     def add_table(self, resolved: ResolvedRun, num_nodes: int) -> None:
         """Adds the line on the embeddings of `num_nodes` nodes, if the run has embeddings. Call after `place`."""

@@ -12,7 +12,6 @@ from graphmill.cluster.ray.placement import Resources, cluster_resources
 from graphmill.cluster.ray.session import ray_session
 from graphmill.cluster.runs.run_store import RunStore
 from graphmill.cluster.training.one_process import ProcessLauncher
-from graphmill.core.summaries import counted
 from graphmill.jobs.baselines.node_baselines import Baselines, begin_baselines
 from graphmill.jobs.config.config import RunConfig
 from graphmill.jobs.config.registry import find_kind
@@ -114,8 +113,12 @@ def _on_ray(subject: Subject, asked: RunConfig, resolved: ResolvedRun, run_dir: 
             subject.check_memory(resolved)
         if subject.num_partitions:
             where = "a local Ray" if session.is_ours else f"the Ray cluster at {session.address}"
-            placed = f": {served.where}" if served.where else ""
-            print(f"{counted(subject.num_partitions, 'partition server')} up on {where}{placed}", flush=True)
+            placed = (
+                f"partition servers up on {where}: {served.where}"
+                if served.where
+                else f"partition server up on {where}"
+            )
+            print(placed, flush=True)
         if resolved.workers != before or not subject.is_here:
             subject.check_served(served, resolved)
         renew, table = served.renewed, subject.table(resolved)

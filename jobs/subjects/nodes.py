@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from graphmill.cluster.checkpoints.checkpoint import DATA
@@ -180,7 +181,7 @@ class Nodes(Subject):
         from graphmill.cluster.data.served_nodes import ServedNodes
         from graphmill.cluster.serving.partition_server import connect_any, server_group
 
-        with server_group(self.stored, options) as group:
+        with server_group(self.stored, options, partial(print, flush=True)) as group:
             servers, traffic = group.running(), Traffic(self.num_partitions)
             router = connect_any(servers, traffic.watch)
             renewed = lambda wait_s, say: ServedNodes(group.running(wait_s, say))  # noqa: E731

@@ -7,7 +7,8 @@ from graphmill.cluster.serving.shared_rows import most_needed, needed
 from graphmill.jobs.plan.cost_model import Rates
 from graphmill.jobs.plan.needs import Needs, probabilities, seen_needs
 from graphmill.jobs.plan.settings_search import Settings, Setup
-from graphmill.samplers.access.owners import LocalOwner, Owner
+from graphmill.samplers.access.owners import LocalOwner
+from graphmill.samplers.access.partition_owner import open_parts
 from graphmill.samplers.access.router import Router, ask_rows, local_router
 from graphmill.samplers.access.traffic import COLUMNS, Traffic, WatchedRemote
 from graphmill.samplers.loading.loader import Loader
@@ -54,13 +55,11 @@ def counted(graph: StoredGraph, options: NeighborOptions, loader: LoaderOptions,
     """(bytes, requests) of a step on the host with the most bytes, over all epochs."""
     found = []
     for host in range(HOSTS):
-        traffic, near, ranks = Traffic(4), (2 * host, 2 * host + 1), range(2 * host, 2 * host + 2)
-
-        def watch(owner: Owner, index: int, traffic: Traffic = traffic, near: tuple[int, ...] = near) -> Owner:
-            assert isinstance(owner, LocalOwner)
-            return owner if index in near else WatchedRemote(owner, index, traffic)
-
-        router = local_router(graph, watch=watch)
+        traffic, far, ranks = Traffic(4), (2 - 2 * host, 3 - 2 * host), range(2 * host, 2 * host + 2)
+        server = WatchedRemote(
+            LocalOwner(open_parts(graph, far)), far[0], traffic
+        )  # of the other host's two partitions
+        router = local_router(graph, far=dict.fromkeys(far, server))
         sampler = NeighborSampler(router, options, MICRO_BATCHES)
         steps = sampler.num_batches // MICRO_BATCHES
         before = np.zeros(len(COLUMNS))

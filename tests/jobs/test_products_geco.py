@@ -112,7 +112,8 @@ def test_the_same_seed_gives_the_same_curve_in_process_and_through_actors(shared
     near, far = (read_run(workplace / run).traffic for run in ("one", "two"))
     assert (len(near), len(far)) == (2, 3)
     assert all(part.local_requests and not part.remote_requests for part in near)
-    assert all(part.remote_requests and not part.local_requests for part in far)
+    assert all(part.remote_bytes and not part.local_requests for part in far)
+    assert any(part.remote_requests for part in far)  # a request to several partitions counts at the first of these
     assert 0.9 < sum(part.remote_bytes for part in far) / sum(part.local_bytes for part in near) < 1.2
 
 
