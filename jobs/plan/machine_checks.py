@@ -273,6 +273,7 @@ def make_loops() -> Iterator[Finding]:
     from graphmill.samplers.access.typed_router import whole_router
     from graphmill.samplers.access.warm_up import warm_up
     from graphmill.samplers.methods.registry import SAMPLERS, build_sampler, load
+    from graphmill.storage.format.source import GraphSource, TypedSource
     from graphmill.storage.graph import StoredGraph, TypedGraph, open_graph
     from graphmill.storage.ingestion.ingest import IngestOptions, ingest
     from graphmill.storage.synthetic.mag_like import SyntheticMagOptions, synthetic_mag
@@ -282,7 +283,7 @@ def make_loops() -> Iterator[Finding]:
     if before is None:
         yield Finding("loops", "fail", "no folder can keep compiled loops; set NUMBA_CACHE_DIR to a private folder")
         return
-    sources = {
+    sources: dict[str, GraphSource | TypedSource] = {
         "plain": SyntheticGraph(SyntheticOptions(num_nodes=500)),
         "typed": synthetic_mag(SyntheticMagOptions(scale=0.0005, num_classes=8)),
     }

@@ -220,7 +220,7 @@ class TokenEmbedding(nn.Module):
     def _seed(self) -> int | None:
         return None if self.training or self.config.resample_in_eval else self.config.seed
 
-    def _drawn_identifiers(self, graphs: Any, kind: str, dim: int) -> Tensor:
+    def _drawn_identifiers(self, graphs: Any, kind: Any, dim: int) -> Tensor:
         seed, device, dtype = self._seed(), self.anchor.device, self.anchor.dtype
         if kind == "orf":
             return orthogonal_identifiers(graphs, dim, seed=seed, dtype=dtype)

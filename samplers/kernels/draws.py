@@ -100,7 +100,7 @@ def _draw_bitmap(key, degree, take, bitmap, first, position, end):
     for j in range(take):
         word = np.uint64(_lowest_bit(used))  # type: ignore[call-arg]  # the compiler passes the context
         bits = bitmap[word]
-        position[np.uint64(end + j)] = first + np.int64(word << np.uint64(6)) + _lowest_bit(bits)  # type: ignore[call-arg]
+        position[np.uint64(end + j)] = first + np.int64(word << np.uint64(6)) + _lowest_bit(bits)
         bits &= bits - one
         bitmap[word] = bits
         used = used & (used - one) if bits == np.uint64(0) else used
