@@ -20,8 +20,8 @@ from graphmill.cluster.options import is_own, metric_name
 from graphmill.core.errors import ConfigError, DataError, quoted
 from graphmill.samplers.methods.registry import load
 
-_BY_CLASS = ("weighted_accuracy", "macro_f1")  # scores that are computed from counts by class
-_MOST_COUNTED, _MOST_SHOWN = 4096, 50  # largest number of classes with a confusion matrix; with scores of each class
+_BY_CLASS = ("weighted_accuracy", "macro_f1")  # scores that need counts by class
+_MOST_COUNTED, _MOST_SHOWN = 4096, 50  # largest numbers of classes: for a confusion matrix, for scores of each class
 _BY_ANSWER = ("micro_f1", "macro_f1")  # scores that are computed from counts by answer
 LinkLoss = Literal["bce", "margin", "softmax"]
 RegressionLoss = Literal["l1", "mse", "huber"]
@@ -84,7 +84,7 @@ def step_output(value: Any) -> StepOutput:
 
 
 def own_parts(options: Any) -> dict[str, Any]:
-    """Returns a task's arguments from its options `metric` and `loss`, which may be import paths."""
+    """Returns arguments of a task. They come from the options `metric` and `loss`, which may be import paths."""
     loss = getattr(options, "loss", None)
     parts = {"metric": metric_name(options.metric)}
     parts |= {"own_metric": options.metric} if is_own(options.metric) else {}
@@ -173,7 +173,7 @@ class Classification(OwnParts):
     # Weight of each class; the loss is divided by the sum of the targets' weights
     class_weight: tuple[float, ...] | None = None
     batch_weights: bool = False  # a class's weight is the share of the targets of other classes in the micro-batch
-    one_logit: bool = False  # with two classes: the prediction is the logit of the second class
+    one_logit: bool = False  # for two classes: the only prediction is the logit of the second class
     class_names: tuple[str, ...] = ()  # in order of classes; empty: classes are named by their indices
 
     @property

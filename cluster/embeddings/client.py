@@ -2,8 +2,8 @@
 
 An owner holds its rows in memory only. A worker logs its requests since the second newest checkpoint. Each reply carries an owner's `life`, an id of
 its process. If the `life` has changed, the owner was restarted. Then the worker names the checkpoint to load and sends all logged requests again, in
-order. Every worker does this, also from a thread: other workers may wait for an owner that needs this worker's requests. `docs/decisions/0073` has the
-protocol.
+order. Every worker does this. A thread of the worker does it while the worker itself is busy, because other workers may wait for an owner that needs this
+worker's requests. `docs/decisions/0073` has the protocol.
 """
 
 import threading
@@ -80,7 +80,7 @@ class SavedAt:
 
 
 class OwnerLink:
-    """The access to one owner, with a log of the requests to this owner. Callers hold the lock of this object."""
+    """Access to one owner, with a log of the requests to this owner. A caller must hold this object's lock."""
 
     def __init__(self, owner: AsksOwner, attempt: int, base: SavedAt) -> None:
         self.lock = threading.Lock()
@@ -272,7 +272,9 @@ class TableClient:
                 link.forget_folder(self._last_mark)
 
     def saved(self, folder: str) -> None:
-        """Records that this step's checkpoint will be published in `folder`. The previous checkpoint is already published: the log before it is removed."""
+        """Records that this step's checkpoint will be published in `folder`. The previous checkpoint is already published, so the log before that checkpoint
+        is removed.
+        """
         for link in self._links:
             with link.lock:
                 link.forget(self._newest)
@@ -307,6 +309,8 @@ class TableClient:
 
 
 def next_attempt(owners: Sequence[AsksOwner]) -> int:
-    """Returns a number above every attempt that an owner has served, and above every attempt that began earlier by this host's clock."""
+    """Returns a number for a new attempt. It is larger than the number of any attempt that an owner has served, and than any number that this method returned
+    earlier by this host's clock.
+    """
     known = [owner.submit(ReadRows(1 << 62, FIRST_LIFE, 0, False, np.empty(0, np.int64))).result() for owner in owners]
     return max([int(1000 * time.time())] + [reply.attempt + 1 for reply in known if isinstance(reply, TableStatus)])

@@ -130,7 +130,7 @@ class MessageServer:
                 self._answer_one(connection)
         except OSError:  # the client has gone, or did not prove the token
             pass
-        except GraphmillError as error:  # the bytes are no message, so the beginning of the next message is unknown
+        except GraphmillError as error:  # bytes that are no message: it is unknown where the next message begins
             with suppress(OSError):
                 connection.send(_failure(error), _TOKEN_S)
                 connection.finish(_FINISH_S)

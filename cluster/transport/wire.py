@@ -1,9 +1,9 @@
 """Converts messages between processes to bytes, and bytes to messages.
 
 A message is a head and then arrays. The head is the length of the JSON in four bytes, then the JSON: the message's name, the types and shapes of its arrays,
-its other fields, and the heads of inner messages. The arrays of inner messages come after the message's own arrays. Arrays are sent as they are in memory, but
-integers in the narrowest type that holds them (`graphmill.samplers.access.narrow_ints`). An array is copied only if its type changes. Otherwise it is sent
-directly from its memory, and received directly into its final memory.
+its other fields, and the heads of inner messages. The arrays of inner messages come after the message's own arrays. Integers are sent in the narrowest type
+that holds them (`graphmill.samplers.access.narrow_ints`), all other arrays as they are in memory. An array is copied only if its type changes. Otherwise it is
+sent directly from its memory, and received directly into its final memory.
 """
 
 import json
@@ -21,7 +21,7 @@ from graphmill.samplers.access.array_pool import ArrayPool
 from graphmill.samplers.access.narrow_ints import narrow_dtype
 from graphmill.samplers.vocabulary.messages import ForParts, PartReplies, Reply, Request
 
-# Both sides refuse more.
+# Largest head, and largest total size of arrays. Both sides refuse larger messages.
 HEAD_BYTES = 1 << 20
 MESSAGE_BYTES = 1 << 34
 

@@ -54,7 +54,7 @@ def laplacian_eigenvectors(
             torch.zeros(graphs.num_nodes, k, dtype=dtype, device=device),
             torch.zeros(padding.num_graphs, k, dtype=dtype, device=device),
         )
-    # Padding comes last in the spectrum, because real eigenvalues are at most 2, or twice the largest degree.
+    # This value puts padding behind all eigenvalues of the graph, which are at most 2 (normalised) or at most twice the largest degree.
     behind_BN = (~padding.mask_BN).to(dtype) * (4 * places)
     matrix_BNN = laplacian_matrix(graphs, dtype, normalised=normalised) + torch.diag_embed(behind_BN)
     with torch.autocast(device.type, enabled=False):

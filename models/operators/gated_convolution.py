@@ -33,7 +33,7 @@ from graphmill.models.primitives.transform_length import fold_lags, repeat_lags,
 # anew, so with few channels in a chunk the processor waits for memory.
 _CHUNK_CPU = (16 << 20, 256 << 20)
 _CHUNK_CUDA = (256 << 20, 2 << 30)
-_CHANNELS = 16  # per chunk, if they fit; with a width above 64 a quarter of the width
+_CHANNELS = 16  # channels per chunk, if they fit; for a width above 64: a quarter of the width
 
 
 def gated_convolve(

@@ -1,8 +1,7 @@
 """Implements the communication of workers that share a graph: differentiable all-to-alls and sums, with counts of the sent bytes.
 
-Gradients belong to the sum of all workers' losses: each worker calls backward on its own part of the loss, and the
-workers' parts of each parameter's gradient are added up. All workers must make the same calls in
-the same order; every wait ends at the process group's timeout.
+Gradients are derivatives of the sum of all workers' losses. Each worker calls backward on its own part of the loss. Then the workers' parts of each
+parameter's gradient are added up. All workers must make the same calls in the same order; every wait ends at the process group's timeout.
 """
 
 from collections import Counter

@@ -77,13 +77,13 @@ class Halo:
         self.plan = plan_halo(halo_H, shards, peers)
         self.num_rows = self.num_nodes + len(halo_H)
         most = torch.tensor([self.num_rows], device=peers.device)
-        self.most_rows = int(peers.max(most, "plan"))  # largest X of all workers: all use the same column blocks
+        self.most_rows = int(peers.max(most, "plan"))  # largest X of any worker; all use its column blocks
         # int32 halves the index traffic; it is possible only if the row starts fit too.
         dtype = torch.int32 if max(source_id.numel(), self.num_rows) < 2**31 else torch.int64
         row_N = torch.empty(shards.total, dtype=dtype, device=source_id.device)
         row_N[start:stop] = torch.arange(self.num_nodes, dtype=dtype, device=source_id.device)
         row_N[halo_H] = torch.arange(self.num_nodes, self.num_rows, dtype=dtype, device=source_id.device)
-        self.row_E = row_N[source_id]  # of each edge's source in the X rows
+        self.row_E = row_N[source_id]  # position of each edge's source in the X rows
 
     def extend(self, x_nD: Tensor) -> Tensor:
         """[n, …] → [X, …]: own rows, then the halo's rows."""

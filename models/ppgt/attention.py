@@ -109,7 +109,7 @@ class _Plan:
     dropout: float
     seed: int
     block_scores: int
-    keep: bool  # the blocks, for the backward pass
+    keep: bool  # whether the blocks are kept for the backward pass
 
     def factors(self, b: slice, i: slice, like_bHIN: Tensor) -> Tensor | None:
         """Returns dropout's factors of a block, [b, H, I, N], numbered in the order graph, query, head, key; None without dropout."""

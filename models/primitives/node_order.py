@@ -22,7 +22,7 @@ def node_order(node_id_N: Tensor, seed: int, *, epoch: int = 0, layer: int = 0) 
     """
     key = mix_int(mix_int(mix_int(seed) ^ epoch) ^ layer)
     state_N = node_id_N.to(torch.int64) * signed(GOLDEN) + signed(key)
-    z = mix(state_N - signed(GOLDEN))  # which `mix` adds
+    z = mix(state_N - signed(GOLDEN))  # GOLDEN is subtracted here because `mix` adds it
     # The words are compared as unsigned numbers, like in other implementations of the hash.
     return torch.argsort(z ^ _INT64_MIN, stable=True)
 

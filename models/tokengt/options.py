@@ -9,7 +9,7 @@ from graphmill.models.options.local import LocalOptions, check_global, check_hea
 
 Identifier = Literal["laplacian", "orf", "near_orf", "random", "positive", "orf_first_order", "none"]
 SLOT = 512  # rows of one column in the code's feature table
-SLOT_CATEGORIES = SLOT - 2  # categories with a row in the last column too
+SLOT_CATEGORIES = SLOT - 2  # most categories per column: the column's first two rows hold no category
 INIT_STD = 0.02
 NO_FEATURES = Features()
 
