@@ -374,9 +374,9 @@ class Regression(OwnParts):
     mean: tuple[float, ...] = (0.0,)
     scale: tuple[float, ...] = (1.0,)  # mean and scale of the targets in the training split
     kind: RegressionLoss | str = "l1"
-    huber_delta: float = 1.0  # in standard deviations
-    metric: str = "mae"  # or "rmse" or "r2"
-    names: tuple[str, ...] = ()  # of several targets
+    huber_delta: float = 1.0  # delta of the Huber loss, in standard deviations
+    metric: str = "mae"  # "mae", "rmse" or "r2"
+    names: tuple[str, ...] = ()  # names of the targets, if there are several
     deviation: tuple[float, ...] = ()  # standard deviation of each named target in the training split
 
     @property

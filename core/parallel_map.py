@@ -39,7 +39,7 @@ def _mapped(function: Callable[[Item], Result], items: Iterable[Item], num_threa
     try:
         for item in items:
             pending.append(pool.submit(function, item))
-            del item  # so that its memory is freed when its call ends
+            del item  # the item's memory is then freed when its call ends
             if len(pending) >= 2 * num_threads:
                 yield pending.popleft().result()
         while pending:

@@ -153,7 +153,7 @@ def _move_table(table: Path, directory: Path) -> None:
 
 
 def _write_body(directory: Path, body: Mapping[str, Any]) -> None:
-    """Writes state.json with a digest of its own content. The digest reveals a changed number."""
+    """Writes state.json with a digest of its own content. The digest reveals any later change of the content."""
     plain = json.loads(json.dumps(dict(body), default=str, allow_nan=False))
     path = directory / "state.json"
     path.write_text(json.dumps(plain | {"digest": _body_digest(plain)}, indent=1) + "\n")

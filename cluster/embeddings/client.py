@@ -169,7 +169,7 @@ class Exchange:
 
 
 class TableClient:
-    """One worker's access to the table within one attempt. `step` is the number of steps whose gradients the worker has sent."""
+    """One worker's access to the table within one attempt. `step` counts the steps for which the worker has sent gradients."""
 
     def __init__(
         self,
@@ -206,7 +206,7 @@ class TableClient:
         return len(self._links) * max(1, READ_BYTES // (4 * self._config.width))
 
     def reading(self, ids: np.ndarray, *, best: bool = False) -> tuple[Exchange, Mapping[int, np.ndarray]]:
-        """Returns the requests of a `read`, and for each owner the positions of its rows in `ids`."""
+        """Prepares a `read`. Returns its requests, and for each owner the positions of the owner's rows in `ids`."""
         at = self._split(ids)
         at = {number: rows for number, rows in at.items() if len(rows)}
         ask: Callable[[np.ndarray], ReadRows] = lambda rows: ReadRows(  # noqa: E731
@@ -215,7 +215,7 @@ class TableClient:
         return Exchange(self._links, {number: ask(rows) for number, rows in at.items()}), at
 
     def joined(self, exchange: Exchange, at: Mapping[int, np.ndarray], num_rows: int) -> np.ndarray:
-        """Joins the replies of a finished `reading` to the rows in the order of its ids."""
+        """Joins the replies of a finished `reading`: returns the rows in the order of the requested ids."""
         rows = np.empty((num_rows, self._config.width), np.float32)
         for number, reply in exchange.replies.items():
             if not isinstance(reply, TableRows):
@@ -301,7 +301,7 @@ class TableClient:
             self.log_bytes += request.gradient.nbytes + request.ids.nbytes
 
     def _split(self, ids: np.ndarray) -> dict[int, np.ndarray]:
-        """Returns for each owner the positions of its ids, in ascending order."""
+        """Returns for each owner the positions in `ids` of the ids that belong to the owner, in ascending order."""
         if len(self._links) == 1:
             return {0: np.arange(len(ids))}
         owner = owner_of(ids, len(self._links))

@@ -53,7 +53,7 @@ class TableOwner:
         self._attempt = self._step = 0
         self._shard = TableShard(config, number, num_owners)
         self._pushed: dict[int, dict[int, _Pushed]] = {}  # gradients by step and first position
-        self._marks: dict[int, MarkTable] = {}  # not done yet, by number
+        self._marks: dict[int, MarkTable] = {}  # marks that are not done yet, by event number
         self._last_mark = -1  # event number of the last mark that is done
         self._failure: str | None = None
         self._changed = threading.Condition()
@@ -150,7 +150,7 @@ class TableOwner:
         self._advance()
 
     def _advance(self) -> None:
-        """Performs all events whose turn has come, in order."""
+        """Performs, in order, all events for which all earlier events are done."""
         while self._mark() or self._apply():
             pass
 

@@ -1,5 +1,5 @@
-"""Runs each owner of an embedding table in a Ray actor. The actor returns the endpoint of its server. Ray restarts the actor, on another host if its own
-host is gone.
+"""Runs each owner of an embedding table in a Ray actor. The actor returns the endpoint of its server. If the actor dies, Ray restarts it, on another host if
+necessary.
 
 Rows are in memory only. The workers send the missing requests to a restarted owner (`graphmill.cluster.embeddings.client`).
 """

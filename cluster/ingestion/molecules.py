@@ -81,7 +81,7 @@ def ingest_molecules(
     lease = Lease(filesystem, folder)
     lease.begin()
     try:
-        remove_damaged(filesystem, folder)  # of an interrupted run
+        remove_damaged(filesystem, folder)  # an interrupted run may have left damaged pieces
         manifest = _ingest_pieces(
             source, url, options, session, report, _Pieces(source, options.chunk_rows, filesystem, folder)
         )

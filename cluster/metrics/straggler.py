@@ -107,7 +107,7 @@ class StragglerWatch:
     def update(self, seconds: Mapping[str, Sequence[float]], received_bytes: Sequence[float]) -> str | None:
         """Adds all ranks' seconds of an epoch, and the bytes that they received from other processes. Returns a message for the user, or None.
 
-        After each message, the next change is reported only if it lasts twice as many windows.
+        After each message, a change must last twice as many windows as before to be reported.
         """
         for name, values in {**seconds, "received_bytes": received_bytes}.items():
             before = self._sums.get(name, [0.0] * len(values))

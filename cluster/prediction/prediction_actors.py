@@ -65,7 +65,7 @@ class PoolOptions:
 
     num_workers: int
     use_gpu: bool
-    restarts: int  # of each worker
+    restarts: int  # largest number of restarts of a worker
     deadline_s: float  # longest wait for the next finished piece or part
     together: bool = False  # all workers share the full graph and predict at the same time, each its own pieces; no worker is restarted
 

@@ -88,7 +88,7 @@ def public_columns(table: pa.Table, task: Task, names: Sequence[str]) -> dict[st
     columns: dict[str, Any] = {}
     if true is not None:
         columns |= {f"target{name}": pa.array(true[:, i], from_pandas=True) for i, name in enumerate(names)}
-    if isinstance(task, Regression):  # in the target's unit, as in the scores
+    if isinstance(task, Regression):  # converts predictions to the target's unit, like the scores
         predicted = predicted.astype(np.float64) * np.array(task.scale) + np.array(task.mean)
         return columns | {f"prediction{name}": pa.array(predicted[:, i].copy()) for i, name in enumerate(names)}
     return columns | {f"logit{name}": pa.array(predicted[:, i].copy()) for i, name in enumerate(names)}

@@ -53,7 +53,7 @@ class AttemptRecords:
 
     @classmethod
     def left(cls, run: RunStore) -> "list[AttemptRecords]":
-        """Returns the files of attempts whose driver was killed, oldest first."""
+        """Returns the files of earlier attempts, oldest first. They exist because the driver of these attempts was killed."""
         names = {match[1] for name in run.names(ATTEMPTS) if (match := _NAME.fullmatch(name))}
         return [each for name in sorted(names) if (each := cls(RunStore(run.absolute), name))._files()]
 
@@ -193,7 +193,7 @@ class RecordReader:
         step = self._records.run.read(self._records.path("step"))
         yield from self.records()
         if step and step != self._step:
-            with suppress(ValueError):  # it is being written
+            with suppress(ValueError):  # the file is incomplete: rank 0 is writing it
                 record = json.loads(step)
                 self._step = step
                 if record["epoch"] > self._last_epoch:

@@ -70,7 +70,8 @@ def _process(pid: int) -> str:
 
 @contextlib.contextmanager
 def held(run: RunStore) -> "Iterator[RunLease | None]":
-    """Prevents other drivers from training this run during the block. Yields the lease of a run on a store (another driver may take it over), else None.
+    """Prevents other drivers from training this run during the block. For a run on a store yields the lease, which another driver may take over. For a run in
+    a folder yields None.
 
     Raises ConflictError if another driver trains the run.
     """

@@ -149,7 +149,9 @@ class RunStore:
         path.write_bytes(content)
 
     def create(self, name: str, content: bytes) -> bool:
-        """Writes a new file to a store. Returns False if the file exists. Of several writers only one succeeds, if the store supports exclusive creation."""
+        """Writes a new file to a store. Returns False if the file exists. If several writers try at once, only one succeeds, provided that the store supports
+        exclusive creation.
+        """
 
         def put() -> bool:
             self._make_folder(name)

@@ -79,7 +79,7 @@ def _ranks(size_B: Tensor, k: int, which: str) -> tuple[Tensor, Tensor]:
 
 
 def fixed_signs(vectors_BNk: Tensor) -> Tensor:
-    """Multiplies each vector by the sign of its largest entry. If several entries are within 0.1 % of the largest, the first of them decides."""
+    """Multiplies each vector by the sign of its largest entry. If several entries are within 0.1 % of the largest, the sign of the first one is used."""
     size_BNk = vectors_BNk.abs()
     leading_B1k = (size_BNk >= 0.999 * size_BNk.amax(1, keepdim=True)).to(torch.uint8).argmax(1, keepdim=True)
     return torch.where(vectors_BNk.gather(1, leading_B1k) < 0, -vectors_BNk, vectors_BNk)

@@ -10,7 +10,7 @@ For query i and key j, with [w_ij ; b_ij] = W_E e_ij + bias per head (arXiv:2305
 The reference code keeps about twenty tensors of pairs × width per layer. Here the layer computes one block of queries at a time, with
 hand-written gradients. A layer keeps y = e + W_Oe ê. If `pair_memory` has room, the layer also keeps ê, the two derivatives of ρ and the
 inputs of the softmax's gradient: 3 + 3/C tensors more. Without room, blocks share buffers for these tensors, and the backward pass computes
-the tensors again, which adds two matrix products to the nine. Batch normalisation becomes one scale and shift per channel. The next layer
+the tensors again, which adds two matrix products to its nine. Batch normalisation becomes one scale and shift per channel. The next layer
 applies scale and shift when it reads y; their gradient flows back through y's mean and variance. All this is exact, not an approximation.
 
 ρ has no derivative at t = 0; there the gradient is taken as 0 (the reference's two square roots give the same).
@@ -31,7 +31,8 @@ from graphmill.models.primitives.dropout import dropout_factors
 from graphmill.models.primitives.graphs import Padding, pair_blocks, unit_values
 from graphmill.models.primitives.segments import at_least_float32
 
-# Elements of one buffer. On a CPU the buffers stay in the last-level cache, and there are few calls. On CUDA there are even fewer calls.
+# Elements of one buffer. On a CPU, buffers of this size stay in the last-level cache and need few calls. On CUDA the buffers are larger and need even fewer
+# calls.
 _BLOCK_ELEMENTS = {"cpu": 1 << 19, "cuda": 1 << 25}
 
 
@@ -78,7 +79,7 @@ class PairNorm(nn.Module):
 
     @torch.no_grad()
     def _track(self, mean_D: Tensor, var_D: Tensor, count: Tensor) -> None:
-        # One pair has no variance, and zero pairs have no mean.
+        # With fewer than two pairs the momentum is 0: one pair has no variance, and zero pairs have no mean.
         momentum = self.momentum * (count > 1).to(mean_D.dtype)
         unbiased_D = var_D * (count / (count - 1).clamp(min=1)).to(var_D.dtype)
         self.running_mean.lerp_(mean_D.to(self.running_mean.dtype), momentum.to(self.running_mean.dtype))
@@ -140,7 +141,7 @@ class ConditionalAttention(nn.Module):
             # W (y·scale + shift) + b: scale and shift are folded into W_E, which then reads y.
             weight, bias = weight * pairs.scale_D, bias + (weight * pairs.shift_D).sum(1)
         weight_H2CD, bias_H2C = weight.view(heads, 2, -1, width), bias.view(heads, 2, -1)
-        # a as a matrix [D, H], head h's channels in column h.
+        # The parameter a as a matrix [D, H]: column h holds the channels of head h.
         score_DH = torch.diag_embed(self.score.squeeze(2)).transpose(0, 1).reshape(width, heads)
         mask = None if full else padding.mask_BN
         mask = mask if allowed_BNN is None else allowed_BNN
@@ -236,7 +237,7 @@ class _Options(NamedTuple):
     moments: bool
     keep: bool  # whether the backward pass keeps each block's tensors instead of computing them again
     seed: int
-    dtype: torch.dtype  # of products and buffers; y and moments keep y's dtype
+    dtype: torch.dtype  # dtype of products and buffers; y and the moments have y's dtype
     kept_weights: list[Tensor] | None
 
 

@@ -211,7 +211,7 @@ def _filter_spectrum(filter_cI: Tensor, spectrum_IM: Tensor, skip_c: Tensor | No
     """Returns [c, M]: the filters' spectra divided by L, so that the inverse transform needs no scale."""
     real_c2M = (filter_cI / length) @ torch.view_as_real(spectrum_IM).flatten(1)
     filter_cM = torch.view_as_complex(real_c2M.view(filter_cI.shape[0], -1, 2))
-    if skip_c is not None:  # a skip is a filter of one at lag 0, whose spectrum is constant
+    if skip_c is not None:  # a skip is a filter with one nonzero value, at lag 0; its spectrum is constant
         filter_cM += (skip_c / length).unsqueeze(1)
     return filter_cM
 

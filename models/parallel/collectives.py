@@ -39,7 +39,8 @@ class Peers:
     def start_all_to_all(
         self, x: Tensor, send: Sequence[int], receive: Sequence[int], kind: str, out: Tensor | None = None
     ) -> "Arriving":
-        """Starts to send send[w] rows of x [Σ send, …], in order, to worker w; returns at once. Takes no gradient.
+        """Starts to send the rows of x [Σ send, …] and returns at once: the first send[0] rows go to worker 0, the next send[1] rows to worker 1, and so on.
+        Takes no gradient.
 
         `out` [Σ receive, …]: gets the rows that arrive; a single worker gets x itself.
         """
@@ -53,7 +54,7 @@ class Peers:
         return Arriving(out, work)
 
     def all_to_all(self, x: Tensor, send: Sequence[int], receive: Sequence[int], kind: str) -> Tensor:
-        """Sends send[w] rows of x [Σ send, …], in order, to worker w; returns the received rows, ordered by sender. Differentiable."""
+        """Sends the rows of x [Σ send, …]: the first send[0] rows to worker 0, and so on. Returns the received rows, ordered by sender. Differentiable."""
         return x if self.size == 1 else _AllToAll.apply(x, self, tuple(send), tuple(receive), kind)
 
     def sum(self, x: Tensor, kind: str = "sums") -> Tensor:
@@ -63,7 +64,7 @@ class Peers:
     def sum_blocks(self, x: Tensor, blocks: Sequence[int], kind: str = "sums") -> Tensor:
         """Returns the sum [1, …] over all workers' rows, on each worker; worker w holds the sums of blocks[w] blocks of rows.
 
-        Blocks are added up in their order, so their distribution over workers changes no bit. Half precision is added up in
+        Blocks are added up in their order, so the sum has the same bits for any distribution of the blocks over workers. Half precision is added up in
         float32. Differentiable.
         """
         return _SumBlocks.apply(x, self, tuple(blocks), kind)

@@ -74,7 +74,7 @@ class _GatedSequences(torch.autograd.Function):
 
 
 def _chunks(p_GCN: Tensor) -> list[slice]:
-    # A chunk takes at most half as many bytes as P and V. So with more workers, and less of P and V for each, chunks are smaller.
+    # A chunk takes at most half as many bytes as P and V. With more workers, each worker has less of P and V, so its chunks are smaller.
     groups, width, num_positions = p_GCN.shape
     room = min(CHUNK_BYTES, p_GCN.nbytes // 2)
     size = max(1, room // max(1, channel_bytes(groups, num_positions, p_GCN.element_size())))

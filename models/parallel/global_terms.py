@@ -26,7 +26,7 @@ from graphmill.models.parallel.shards import Shards
 
 
 class ShardedNodes:
-    """Represents one graph whose nodes are spread over workers, for attention over graphs. It is also the grouping of the nodes by graph."""
+    """Represents one graph whose nodes are spread over workers, for attention over graphs. The object is also used as the grouping of nodes by graph."""
 
     def __init__(self, shards: Shards, peers: Peers, device: torch.device | str = "cpu") -> None:
         self._shards, self._peers, self._device = shards, peers, device

@@ -40,8 +40,8 @@ class HaloPlan:
     """Holds the rows that a worker sends to each peer, and the count of rows that the worker receives from each peer."""
 
     send_row_S: Tensor  # int64 [S]: own rows, peer by peer; several peers may get one row
-    send: tuple[int, ...]  # by peer, 0 for oneself
-    receive: tuple[int, ...]  # by peer; halo rows are sorted by global id
+    send: tuple[int, ...]  # by peer: number of rows to send; 0 for this worker itself
+    receive: tuple[int, ...]  # by peer: number of rows to receive; halo rows are sorted by global id
 
     @property
     def num_halo(self) -> int:

@@ -1,6 +1,6 @@
 """Runs GECO's global convolution over workers: one all-to-all before it turns rows into channels, and one all-to-all after it turns them back.
 
-A convolution is per channel. Between the two exchanges a worker has all N nodes of its share of the channels and needs no other worker.
+Each channel is convolved separately. Between the two exchanges a worker has all N nodes for its share of the channels, and needs no other worker.
 The order π is applied at this point, because π moves nodes between shards. Each worker computes the filters of its own channels: it runs
 the FFN over all positions, and the FFN's last linear map for its own channels.
 

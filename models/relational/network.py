@@ -59,7 +59,7 @@ class TypedShard:
         `source_id` [E_r]: stored ids of the sources of this worker's in-edges."""
         self.peers, here = peers, slice(ends[peers.rank], ends[peers.rank + 1] + 1)
         size_BT = torch.stack([starts.diff() for starts in block_starts.values()], dim=1)
-        row = nn.functional.pad(size_BT.flatten().cumsum(0), (1, 0))  # of all workers
+        row = nn.functional.pad(size_BT.flatten().cumsum(0), (1, 0))  # first rows of blocks and types, over all workers
         self._starts, self._first_BT = dict(block_starts), row[:-1].view_as(size_BT)
         block_bounds = tuple(row[:: size_BT.shape[1]].tolist())
         self.shards = Shards(tuple(block_bounds[end] for end in ends), block_bounds)

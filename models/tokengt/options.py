@@ -39,7 +39,7 @@ class TokenGTConfig:
     laplacian_ends: Literal["smallest", "both_ends"] = "smallest"
     """Use the eigenvectors of the smallest eigenvalues, or half of the smallest and half of the largest."""
     unit_identifiers: bool = False
-    """laplacian: scale each node's row of entries to length 1. Rows of the other identifiers always have length 1."""
+    """With identifier laplacian: scale each node's row of entries to length 1. For all other identifiers, rows always have length 1."""
     encoding: str | None = None
     """Read the eigenvectors from graphs.encodings under this name; None: compute them."""
     type_identifier: bool = True
@@ -54,7 +54,7 @@ class TokenGTConfig:
     """Draw random identifiers anew in evaluation too; no: in evaluation they are a function of `seed`."""
     # Attention.
     attention: Literal["softmax", "performer"] = "softmax"
-    """softmax: over all pairs of tokens; performer: FAVOR+, whose cost is linear in the tokens."""
+    """softmax: over all pairs of tokens; performer: FAVOR+, with a cost that is linear in the number of tokens."""
     performer_features: Count | None = None
     """R, number of random features; None: ⌊d ln d⌋ for heads of width d."""
     performer_epsilon: Amount = 0.0001
