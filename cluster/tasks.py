@@ -296,8 +296,8 @@ class BinaryClassification(OwnParts):
 class PairClassification:
     """Predicts whether pairs of nodes belong together. Loss: binary cross-entropy. Target: int64 [p, 2], (0 or 1, index of the pair's graph).
 
-    The prediction's first column is the logit. In evaluation the prediction has two more columns, [p, 3]. They compare the scores of the graph's other
-    nodes with the pair's first node: the second column counts the nodes with a higher score than the pair's second node, the third the nodes with the same.
+    The prediction's first column is the logit. In evaluation the prediction has two more columns, [p, 3]. They compare the pair's second node with the graph's
+    other nodes, by their scores with the pair's first node. Column 1 counts the nodes with a higher score, column 2 the nodes with the same score.
     """
 
     metric: str = "mrr"

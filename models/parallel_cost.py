@@ -50,7 +50,7 @@ def sent_bytes(
 
     sequences: L · 2 · [(K + 1) n (D - D/W) + (N - n) D/W], about L · 2 (K + 2) N D (W - 1) / W², for L global layers.
     halo: for each halo row the channels that all layers propagate (the paper's layers: L · h · D), forward and backward. On a symmetric graph
-    both passes send the same rows, except with GAT. sums: of batch norms. With `recompute` the forward exchanges happen twice.
+    both passes send the same rows, except with GAT. sums: the moments of batch norms. With `recompute` the forward exchanges happen twice.
     """
     config = as_geco(config)
     channels = Shards.even(config.width, rows.num_workers).sizes[rank]

@@ -1,8 +1,8 @@
 """Stores a run's checkpoints in a folder that its nodes share, or on an object store. The methods are the same for both.
 
-In a folder a checkpoint is synced and then renamed to its final name. On a store a checkpoint is all objects with the prefix `train/<name>/`.
-On a store `state.json` is written last and removed first, because a prefix without `state.json` is no checkpoint. Every file is checked against the
-digests in `state.json` before the file is used.
+In a folder a checkpoint is synced and then renamed to its final name. On a store a checkpoint is all objects with the prefix `train/<name>/`. Of these objects
+`state.json` is written last and removed first, because a prefix without `state.json` is no checkpoint. Every file is checked against the digests in
+`state.json` before the file is used.
 """
 
 import os
@@ -138,7 +138,7 @@ class Checkpoints:
             files = self.store.names(name)
             if num_kept < keep and _STATE in files and self._is_whole(name, []):
                 num_kept += 1
-            elif num_kept or _STATE not in files:  # damaged, and never read: a valid checkpoint is newer
+            elif num_kept or _STATE not in files:  # never read: a newer one is valid, or state.json is missing
                 with suppress(OSError):
                     _remove(self.store, name, files)
 

@@ -63,7 +63,7 @@ class OpenData(Protocol):
 
 
 class TrainingData(Protocol):
-    """A small value that the driver sends to every worker, which opens the data with it."""
+    """A small value that the driver sends to every worker. The worker opens the data with this value."""
 
     def open(self) -> OpenData: ...
 

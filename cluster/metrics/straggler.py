@@ -48,7 +48,7 @@ class Straggler:
 
 
 def find_straggler(seconds: Mapping[str, Sequence[float]]) -> Straggler | None:
-    """Finds the straggler from all ranks' seconds by name. None if no rank is much slower than the others."""
+    """Finds the straggler. `seconds`: by the name of a measured time, the seconds of all ranks. Returns None if no rank is much slower than the others."""
     total = max(seconds["train_s"])
     waits = seconds["wait_s"]
     computing = [

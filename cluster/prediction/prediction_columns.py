@@ -1,4 +1,4 @@
-"""Makes the columns of predictions: for a piece, batch by batch, and for the parts that users read, by task."""
+"""Makes the columns of predictions. The columns of a piece are made batch by batch. The columns of the parts, which users read, depend on the task."""
 
 from collections.abc import Sequence
 from typing import Any

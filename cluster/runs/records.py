@@ -189,7 +189,7 @@ class RecordReader:
 
     def fresh(self) -> Iterator[Record]:
         """Yields the records since the last call, in order, and then the latest step if its epoch has not ended."""
-        # The step is read before the records: if the records then end the step's epoch, the step is old.
+        # The step is read before the records: if the records show the end of the step's epoch, the step is outdated.
         step = self._records.run.read(self._records.path("step"))
         yield from self.records()
         if step and step != self._step:

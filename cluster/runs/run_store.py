@@ -51,7 +51,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class RunStore:
-    """A run at a path or fsspec URL. Files are named by their paths inside the run. `deadline_s`: the deadline of a request to a store.
+    """A run at a path or fsspec URL. The name of a file is its path inside the run. `deadline_s`: the deadline of a request to a store.
 
     On a store all methods raise DeadlineError if the store does not answer in time, and FormatError for failures that another try would not cure. In a
     folder they raise OSError.

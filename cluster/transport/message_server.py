@@ -34,7 +34,7 @@ _AGAIN_S = 0.02  # pause if a connection cannot be accepted because too many fil
 
 
 class MessageServer:
-    """A server with its own token, which runs from its construction on. It uses `host` and the first free port of `ports` (None: any free port).
+    """A server with its own token. It runs as soon as it is constructed. It uses `host` and the first free port of `ports` (None: any free port).
 
     Its daemon threads end with the process at the latest. Raises ConfigError if no port is free.
     """

@@ -33,7 +33,7 @@ def transition_matrix(
     normalisation: Normalisation = "walk",
     dtype: torch.dtype = torch.float32,
 ) -> Tensor:
-    """[B, N, N]: M = D⁻¹A ("walk"), or D_out^-½ A D_in^-½ ("sym", PPGT-base); With `reverse`, Aᵀ replaces A; with `undirected`, max(A, Aᵀ) replaces A."""
+    """[B, N, N]: M = D⁻¹A ("walk"), or D_out^-½ A D_in^-½ ("sym", PPGT-base). With `reverse`, Aᵀ replaces A; with `undirected`, max(A, Aᵀ) replaces A."""
     if graphs.edge_coefficient is None:
         adjacency_BNN = graphs.padding.adjacency(dtype, undirected=undirected)
     else:

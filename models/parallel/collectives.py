@@ -148,7 +148,7 @@ class _SumBlocks(torch.autograd.Function):
 def sum_gradients(parameters: Sequence[torch.nn.Parameter], peers: Peers) -> None:
     """Adds up all workers' parts of the gradients, on each worker, in place. Makes one collective call per dtype and one small call.
 
-    Some workers may have no gradient of a parameter. A parameter without a gradient on all workers stays without one.
+    A worker may have no gradient for a parameter. If no worker has a gradient for the parameter, its gradient stays None.
     """
     if peers.size == 1:
         return

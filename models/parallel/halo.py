@@ -62,7 +62,7 @@ def plan_halo(halo_H: Tensor, shards: Shards, peers: Peers) -> HaloPlan:
 class Halo:
     """Holds the X rows that contain the sources of this worker's in-edges: own rows first, then peers' rows by ascending global id.
 
-    Building it, `extend` and `reduce` are collective.
+    The constructor, `extend` and `reduce` are collective calls.
     """
 
     def __init__(self, source_id: Tensor, shards: Shards, peers: Peers) -> None:
@@ -90,7 +90,7 @@ class Halo:
         return _Extend.apply(x_nD, self, False)
 
     def reduce(self, x_XD: Tensor) -> Tensor:
-        """[X, …] → [n, …]: adds up all workers' values of a row at the row's owner; this is the gradient of `extend`."""
+        """[X, …] → [n, …]: for each row, the row's owner gets the sum of all workers' values. This is the gradient of `extend`."""
         return _Extend.apply(x_XD, self, True)
 
     def start(self, x_nD: Tensor) -> Arriving:
@@ -110,7 +110,7 @@ class Halo:
 
 
 class _Extend(torch.autograd.Function):
-    """Calls `extend` or `reduce`; each is the other's gradient."""
+    """Computes `extend` or `reduce`. The gradient of `extend` is `reduce`, and the gradient of `reduce` is `extend`."""
 
     @staticmethod
     def forward(ctx, x: Tensor, halo: Halo, reducing: bool) -> Tensor:

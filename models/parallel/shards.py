@@ -49,7 +49,7 @@ class Shards:
         return self.bounds[worker], self.bounds[worker + 1]
 
     def blocks(self, worker: int) -> list[int]:
-        """Returns the lengths of the parts of blocks that a worker has, in order; the parts are whole blocks if shards end at blocks' ends."""
+        """Returns, in order, how many rows of each block the worker has. If shards end at the ends of blocks, these are the lengths of whole blocks."""
         start, stop = self.range(worker)
         bounds = self.block_bounds or even_blocks(self.total)
         inner = sorted(set(bounds[bisect_right(bounds, start) : bisect_left(bounds, stop)]))

@@ -25,7 +25,7 @@ class SourceLists(NamedTuple):
     weight: Tensor | None  # [E]
 
     def reversed(self, num_columns: int) -> "SourceLists":
-        """Returns the transposed lists of `num_columns` sources, each in ascending row order, by one stable sort of E numbers."""
+        """Returns the transposed lists: for each of the `num_columns` sources its rows, in ascending order. Takes one stable sort of E numbers."""
         num_rows = self.indptr.numel() - 1
         row_E = torch.repeat_interleave(
             torch.arange(num_rows, dtype=self.indices.dtype, device=self.indices.device), self.indptr.diff().long()

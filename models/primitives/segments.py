@@ -78,7 +78,7 @@ class Grouping:
 
 
 class _Move(torch.autograd.Function):
-    """Computes the sum per group or the spreading. Each is the other's gradient, so the function is differentiable any number of times."""
+    """Computes `sum` or `spread`. Each is the other's gradient, so the function is differentiable any number of times."""
 
     @staticmethod
     def forward(ctx, x: Tensor, grouping: Grouping, summing: bool) -> Tensor:
