@@ -20,8 +20,8 @@ from graphmill.cluster.options import is_own, metric_name
 from graphmill.core.errors import ConfigError, DataError, quoted
 from graphmill.samplers.methods.registry import load
 
-_BY_CLASS = ("weighted_accuracy", "macro_f1")  # scores that are computed from counts by class
-_MOST_COUNTED, _MOST_SHOWN = 4096, 50  # largest number of classes with a confusion matrix; with scores of each class
+_BY_CLASS = ("weighted_accuracy", "macro_f1")  # scores that need counts by class
+_MOST_COUNTED, _MOST_SHOWN = 4096, 50  # largest numbers of classes: for a confusion matrix, for scores of each class
 _BY_ANSWER = ("micro_f1", "macro_f1")  # scores that are computed from counts by answer
 LinkLoss = Literal["bce", "margin", "softmax"]
 RegressionLoss = Literal["l1", "mse", "huber"]
@@ -84,7 +84,7 @@ def step_output(value: Any) -> StepOutput:
 
 
 def own_parts(options: Any) -> dict[str, Any]:
-    """Returns a task's arguments from its options `metric` and `loss`, which may be import paths."""
+    """Returns arguments of a task. They come from the options `metric` and `loss`, which may be import paths."""
     loss = getattr(options, "loss", None)
     parts = {"metric": metric_name(options.metric)}
     parts |= {"own_metric": options.metric} if is_own(options.metric) else {}
@@ -174,7 +174,7 @@ class Classification(OwnParts):
     # released code of the benchmarks with one logit (GraphGPS, weighted_cross_entropy) does so.
     class_weight: tuple[float, ...] | None = None
     batch_weights: bool = False  # a class's weight is the share of the targets of other classes in the micro-batch
-    one_logit: bool = False  # with two classes: the prediction is the logit of the second class
+    one_logit: bool = False  # for two classes: the only prediction is the logit of the second class
     class_names: tuple[str, ...] = ()  # in order of classes; empty: classes are named by their indices
 
     @property
@@ -298,8 +298,8 @@ class BinaryClassification(OwnParts):
 class PairClassification:
     """Predicts whether pairs of nodes belong together. Loss: binary cross-entropy. Target: int64 [p, 2], (0 or 1, index of the pair's graph).
 
-    The prediction's first column is the logit. In evaluation the prediction has two more columns, [p, 3]. They compare the scores of the graph's other
-    nodes with the pair's first node: the second column counts the nodes with a higher score than the pair's second node, the third the nodes with the same.
+    The prediction's first column is the logit. In evaluation the prediction has two more columns, [p, 3]. They compare the pair's second node with the graph's
+    other nodes, by their scores with the pair's first node. Column 1 counts the nodes with a higher score, column 2 the nodes with the same score.
     """
 
     metric: str = "mrr"
@@ -376,9 +376,9 @@ class Regression(OwnParts):
     mean: tuple[float, ...] = (0.0,)
     scale: tuple[float, ...] = (1.0,)  # mean and scale of the targets in the training split
     kind: RegressionLoss | str = "l1"
-    huber_delta: float = 1.0  # in standard deviations
-    metric: str = "mae"  # or "rmse" or "r2"
-    names: tuple[str, ...] = ()  # of several targets
+    huber_delta: float = 1.0  # delta of the Huber loss, in standard deviations
+    metric: str = "mae"  # "mae", "rmse" or "r2"
+    names: tuple[str, ...] = ()  # names of the targets, if there are several
     deviation: tuple[float, ...] = ()  # standard deviation of each named target in the training split
 
     @property

@@ -50,10 +50,11 @@ def beside(
     end_now: Callable[[], None] = lambda: None,
     wake: Callable[[], None] = lambda: None,
 ) -> "Iterator[Future[None]]":
-    """Calls `work` in a thread of this name during the block, with an event as argument. When the block ends, sets the event and waits for the thread for at
-    most `end_s`.
+    """During the block, calls `work(event)` in a thread with this name. When the block ends, the event is set. Then the caller waits at most `end_s` seconds
+    for the thread.
 
-    The future gets the error that `work` raises. If `work` raises before the block ends, `end_now` is called, too. `wake` is called after the event is set.
+    The future gets the error that `work` raises. If `work` raises before the block ends, the thread also calls `end_now`. `wake` is called after the event is
+    set.
     """
     ended = threading.Event()
 

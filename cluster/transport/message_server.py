@@ -36,7 +36,7 @@ _AGAIN_S = 0.02  # pause if a connection cannot be accepted because too many fil
 
 
 class MessageServer:
-    """A server with its own token, which runs from its construction on. It uses `host` and the first free port of `ports` (None: any free port).
+    """A server with its own token. It runs as soon as it is constructed. It uses `host` and the first free port of `ports` (None: any free port).
 
     Its daemon threads end with the process at the latest. Raises ConfigError if no port is free.
     """
@@ -138,7 +138,7 @@ class MessageServer:
                 self._answer_one(connection)
         except OSError:  # the client has gone, or did not prove the token
             pass
-        except GraphmillError as error:  # the bytes are no message, so the beginning of the next message is unknown
+        except GraphmillError as error:  # bytes that are no message: it is unknown where the next message begins
             with suppress(OSError):
                 connection.send(_failure(error), _TOKEN_S)
                 connection.finish(_FINISH_S)

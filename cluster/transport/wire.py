@@ -22,7 +22,7 @@ from graphmill.samplers.access.array_pool import ArrayPool
 from graphmill.samplers.access.narrow_ints import narrow_dtype
 from graphmill.samplers.vocabulary.messages import ForParts, PartReplies, Reply, Request
 
-# Both sides refuse more.
+# Largest head, and largest total size of arrays. Both sides refuse larger messages.
 HEAD_BYTES = 1 << 20
 MESSAGE_BYTES = 1 << 34
 

@@ -103,7 +103,7 @@ def node_identifiers(
     elif seed is None:
         rows = uniform(shape, device).to(dtype)
     else:
-        rows = (_counted_words(seed, keys, dim) >> 8).to(dtype) / 2**24  # float32 holds no more digits below 1
+        rows = (_counted_words(seed, keys, dim) >> 8).to(dtype) / 2**24  # 24 bits are float32's precision
     return torch.nn.functional.normalize(rows, dim=1)
 
 

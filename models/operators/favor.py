@@ -154,7 +154,7 @@ def favor_attention(
 
 
 class KeySums(Protocol):
-    """Sums over some of the keys."""
+    """A function that returns the sums over the given keys, such as `summarise_keys`."""
 
     def __call__(self, k_BHTD: Tensor, v_BHTE: Tensor, mask_BT: Tensor | None) -> KeySummary: ...
 

@@ -29,12 +29,12 @@ from torch.autograd.function import once_differentiable
 
 from graphmill.models.primitives.transform_length import fold_lags, repeat_lags, transform_length
 
-# Bytes that a chunk's intermediates may take by default: (minimum, maximum). Below the minimum, calls would cost more than the work. If an eighth
-# of the tensors kept for the gradient exceeds the maximum, a chunk may take this eighth: every product of a chunk reads the features' spectrum
-# anew, so with few channels in a chunk the processor waits for memory.
+# Bytes that a chunk's intermediates may take by default: (minimum, maximum). With fewer bytes than the minimum, the overhead of calls would exceed the work. If
+# an eighth of the tensors kept for the gradient exceeds the maximum, a chunk may take this eighth: every product of a chunk reads the features' spectrum anew,
+# so with few channels in a chunk the processor waits for memory.
 _CHUNK_CPU = (16 << 20, 256 << 20)
 _CHUNK_CUDA = (256 << 20, 2 << 30)  # or a sixteenth of the card: all 128 channels of 2M nodes on 140 GB
-_CHANNELS = 16  # per chunk, if they fit; with a width above 64 a quarter of the width
+_CHANNELS = 16  # channels per chunk, if they fit; for a width above 64: a quarter of the width
 
 
 def gated_convolve(
@@ -145,7 +145,7 @@ class _GatedConvolution(torch.autograd.Function):
         for number, chunk in enumerate(_chunks(width, ctx)):
             p_GcN = p_GDN[:, chunk].add_(bias_E.view(order + 1, width, 1)[:, chunk])
             convolved = kept[number * order : (number + 1) * order]
-            # Inputs of each convolution in the time domain. Only their spectra are needed; the skip needs the signals themselves too.
+            # Inputs of the convolutions in the time domain. Without a skip, only the spectra of the inputs are needed.
             signals = [p_GcN[order].to(exact)]
             signals += [(p_GcN[i] * convolved[i]).to(exact) for i in range(order - 1)]
             here = slice(2 * number * order, 2 * (number + 1) * order)
@@ -246,7 +246,7 @@ def _filter_spectrum(filter_cI: Tensor, spectrum_IM: Tensor, skip_c: Tensor | No
     """Returns [c, M]: the filters' spectra divided by L, so that the inverse transform needs no scale."""
     real_c2M = (filter_cI / length) @ torch.view_as_real(spectrum_IM).flatten(1)
     filter_cM = torch.view_as_complex(real_c2M.view(filter_cI.shape[0], -1, 2))
-    if skip_c is not None:  # a skip is a filter of one at lag 0, whose spectrum is constant
+    if skip_c is not None:  # a skip is a filter with one nonzero value, at lag 0; its spectrum is constant
         filter_cM += (skip_c / length).unsqueeze(1)
     return filter_cM
 

@@ -12,7 +12,7 @@ is formed: e = (F W_e) φ_q + (V X̄) (1ᵀ W_e φ_q), O(N p s) time and O(N s) 
 with p ≤ s and no dropout needs no scores, and on a GPU the scores of a large graph exist for one tile of rows at a time.
 
 By default X̄ is the mean over the graph's nodes, J's terms are means over nodes and heads, and Λ is a square, as in the appendix's
-pseudo-code. The pseudo-code takes J's means over the nodes of a whole batch (`score_terms="batch"`), not first per graph. `pool="sum"`,
+pseudo-code. The pseudo-code takes J's means over all nodes of a batch (`score_terms="batch"`), not per graph. `pool="sum"`,
 `score_terms="sum"` and `multiplier="plain"` give the paper's equations. A sum in J only rescales Λ by N. A sum in X̄ grows with the graph, so
 the model would differ between a chunk of a graph and the whole graph. `virtual_nodes="running"` is the pseudo-code's f_X^l = f_X^{l-1} + V X̄;
 "per_layer" is the equations' F in each layer. `heads="shared"` is the pseudo-code's choice: one W_c for all heads, and one Λ per head.
@@ -68,7 +68,7 @@ class PrimalAttention(nn.Module):
         shared = options.heads == "shared"
         self.weight_e_HMP = nn.Parameter(_orthogonal(num_heads, virtual, self.head_width, together=shared))
         self.weight_r_HMP = nn.Parameter(_orthogonal(num_heads, virtual, self.head_width, together=shared))
-        # U(0, 1), as published; [H, S] if each head has its own
+        # Initial values are U(0, 1), as published. The shape is [H, S] if each head has its own Λ
         self.multiplier_S = nn.Parameter(torch.rand(num_heads, scores) if shared else torch.rand(scores))
         # The paper does not specify F's initial value; orthogonal rows give every score the same scale at the start.
         owns_common = first or options.virtual_nodes != "running"

@@ -23,8 +23,8 @@ Each node's row of entries is therefore scaled to length 1, like the rows of tru
 
 Options of the released code that the paper does not have: `embedding_norm`, `null_token`, `head="code"`, `feature_table="slots"`,
 `type_by_index`, `resample_in_eval`, `dead_modules`, `performer_as_released`. The feed-forward width (ratio 1) is from the code; the paper gives none.
-Attention "performer" (models/operators/favor.py) is linear in n + m. It can load a trained softmax model's weights, because the state dicts differ
-only in Performer's projections.
+Attention "performer" (models/operators/favor.py) is linear in n + m. A Performer model can load the weights of a trained softmax model, because the state
+dicts differ only in Performer's projections.
 
 A self-loop has the type of edges; the code infers the type from u = v (`type_by_index`).
 
