@@ -68,7 +68,7 @@ def differing_options(one: Run, other: Run) -> list[tuple[str, Any, Any]]:
 
 
 def _data_hash(each: Run) -> object:
-    """Content hash of the data. If the hash is not known: an object that equals no other object."""
+    """Content hash of the data. If the hash is not known, returns an object that equals no other object."""
     return each.summary.get("graph_hash") or each.summary.get("graphs_hash") or object()
 
 

@@ -310,7 +310,8 @@ def add_reverse(config: IngestConfig) -> bool | None:
     if config.reverse_edges != "auto":
         return config.reverse_edges == "add"
     if config.source in ("ogbn-mag", "synthetic-mag"):
-        return True  # typed sampling follows in-edges: authors are reached from papers by them, papers from authors by reverses
+        # typed sampling follows in-edges: in-edges lead from papers to authors, and only reverse edges lead from authors to papers
+        return True
     if config.source.startswith(("ogbn-", "ogbl-")):
         from graphmill.storage.importers.public.ogb_nodes import is_directed
 

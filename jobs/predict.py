@@ -67,7 +67,7 @@ def predict(
 
 
 class Tables(dict[str, "pa.Table"]):
-    """Tables of pieces in memory, by name. Has the reading method of a folder of predictions."""
+    """Tables of pieces in memory, by name. The class has the same reading method as a folder of predictions."""
 
     def read_piece(self, name: str, columns: "Sequence[str]") -> "pa.Table":
         return self[name].select(list(columns))
@@ -108,7 +108,7 @@ def rows(config: PredictConfig) -> "tuple[list[Any], Tensor]":
 
 
 def embeddings(run: "Run", nodes: "Sequence[Any] | None" = None) -> "Tensor":
-    """Same as `Run.embeddings`. Raises ConfigError for an unknown id."""
+    """Returns the same as `Run.embeddings`. Raises ConfigError for an unknown id."""
     ids, states = rows(PredictConfig(run.path, "", embeddings=True))
     if nodes is None:
         return states
@@ -165,7 +165,7 @@ def _predict(config: PredictConfig) -> int:
             settings["device"] = workers.device
             if subject.is_sharded:
                 settings["workers"] = workers.most
-            folder.check(settings)  # also refuses pieces of another device or number of workers
+            folder.check(settings)  # also refuses pieces from another device or another number of workers
             spec, plan = prediction.split(served, workers)
             summary = predict_all(spec, folder, settings, plan, crew, bar.stage)
     _print_summary(config, finished, subject, summary)

@@ -34,7 +34,8 @@ Plain = Classification | BinaryClassification | Regression
 
 
 def begin_baselines(fit: Callable[[], Baselines], *, alone: bool) -> Callable[[], Baselines]:
-    """Returns a function that returns the fitted baselines. `alone`: fits them now; otherwise a thread fits them while the workers start."""
+    """Returns a function that returns the fitted baselines. With `alone`, the baselines are fitted now; otherwise a thread fits them while the workers
+    start."""
     if alone:  # this process also trains, and a thread would compete for its cores
         fitted = fit()
         return lambda: fitted
@@ -46,7 +47,7 @@ def compute_baselines(router: Router, split_set: int, task: Task, seed: int, see
     "features_only" is None for a graph without features.
 
     All baselines are fitted on the training nodes. "features_only" is the model with the best validation score among logistic or ridge regressions and a
-    two-layer perceptron. The models read `seen(rows)`, standardised to mean 0 and deviation 1 in each column. `seen` None: the rows as stored.
+    two-layer perceptron. The models read `seen(rows)`, standardised to mean 0 and deviation 1 in each column. If `seen` is None, they read the rows as stored.
     """
     nodes = {name: router.list_split(split_set, code).node for name, code in SPLITS.items()}
     target = _target(router.fetch(nodes["train"], feature=False).label)
@@ -168,7 +169,7 @@ class _Perceptron(nn.Module):
         super().__init__()
         self.generator = generator
         self.hidden, self.out = skip_init(nn.Linear, in_dim, 256), skip_init(nn.Linear, 256, out_dim)
-        for layer in (self.hidden, self.out):  # as nn.Linear begins
+        for layer in (self.hidden, self.out):  # initial values as in nn.Linear
             bound = 1 / math.sqrt(layer.in_features)
             nn.init.uniform_(layer.weight, -bound, bound, generator)
             nn.init.uniform_(layer.bias, -bound, bound, generator)

@@ -109,7 +109,7 @@ def check_models(device: str) -> list[Result]:
     graphs, results = molecules(8), []
     for name, build in models().items():
         torch.manual_seed(0)
-        model = build().eval()  # no random signs or masks, but gradients
+        model = build().eval()  # eval mode: gradients, but no random signs or masks
         results += compare(name, model, device, lambda m, d: m(graphs.to(d)))
     torch.manual_seed(0)
     return [*results, *compare("GECO of one graph", *node_model(device)), check_masks(device)]

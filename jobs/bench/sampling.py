@@ -130,7 +130,7 @@ def gather_rows(config: BenchConfig, graph: "StoredGraph") -> Iterator[Row]:
     if not half.exists():
         np.save(half, feature.astype(np.float16))
     for name, mapped in (("float32", feature), ("float16", np.load(half, mmap_mode="r"))):
-        mapped.sum(dtype=np.float64)  # warm
+        mapped.sum(dtype=np.float64)  # reads the mapped pages into memory
         rate = time_gather(mapped, torch.from_numpy(np.array(mapped)), node, config.rounds)
         note = (
             f"into arrays of the pool, as a batch's; into fresh memory {rate['fresh']:.2f}; torch.index_select(out=) from "

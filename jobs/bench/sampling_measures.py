@@ -43,7 +43,7 @@ class Effort:
 class SamplerRate(NamedTuple):
     """Edges per second of a sampler."""
 
-    whole: float  # by wall clock, all of `sample`
+    whole: float  # by wall clock, for the whole call of `sample`
     sampling: float  # drawing and relabelling, without fetching rows (permanent ids, labels, splits)
     edges_per_batch: float
     nodes_per_batch: float
@@ -123,7 +123,8 @@ class _Reads(NamedTuple):
     offset: np.ndarray
 
 
-_BLOCK = 4096  # edges of a block: first the neighbors of all edges are read, then their map entries
+# Number of edges in a block. For each block, the neighbors of all edges are read first, then the map entries of the neighbors.
+_BLOCK = 4096
 _AHEAD = 32
 
 

@@ -110,7 +110,8 @@ def needed_bytes(name: str, config: TrainingConfig) -> int:
     if name == "primphormer":
         rows = -(-config.nodes // config.parts)
         return 4 * rows * config.width * 60 + 4 * config.nodes * IN_DIM + 24 * edges
-    # 48M weights four times. Each molecule has about 45 tokens in 12 layers; each layer has about twenty arrays of width 768 and the pairs of 32 heads.
+    # Four arrays of 48M numbers: weights, gradients and two moments. Each molecule has about 45 tokens in 12 layers; each layer has about twenty arrays of
+    # width 768 and the pairs of 32 heads.
     tokens = 45
     return 4 * (4 * 48_000_000 + config.graphs * 12 * (tokens * 20 * 768 + 4 * 32 * tokens * tokens))
 
@@ -276,7 +277,7 @@ def measure(name: str, config: TrainingConfig) -> Row:
             loss_of(step).backward()
             optimizer.step()
 
-    one_round()  # moments, caches
+    one_round()  # warm-up: makes the optimizer's moments and fills caches
     optimizer.zero_grad(set_to_none=True)
     first = next(work.losses())
     peak = peak_bytes(lambda: loss_of(first), config.device)

@@ -54,7 +54,7 @@ def end_tagged(tag: str, timeout_s: float) -> None:
     ids, ended = {process.pid for process in tagged}, []
     for process in tagged:
         with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
-            if process.ppid() not in ids:  # it ends the others
+            if process.ppid() not in ids:  # a process ends its child processes itself
                 process.terminate()
                 ended.append(process)
     try:

@@ -41,7 +41,7 @@ def run(main: Callable[[], int | None]) -> NoReturn:
         except GraphmillError as error:
             print(f"error: {error}", file=sys.stderr)
             code = 1
-            if isinstance(error, ClusterLostError):  # else Ray waits for the head at exit, and aborts
+            if isinstance(error, ClusterLostError):  # otherwise Ray waits for the lost head at exit, and aborts
                 _flush_or_drop(code)
                 sys.stderr.flush()
                 os._exit(code)
@@ -56,7 +56,7 @@ def run(main: Callable[[], int | None]) -> NoReturn:
                 raise
             code = 128 + signal.SIGPIPE
         except Exception as error:
-            line = why_changed()  # wrong numbers in an overwritten file make any code fail that reads them
+            line = why_changed()  # an overwritten file holds wrong numbers: any code that reads them may fail
             if line is None and isinstance(error, OSError):
                 line = _of_a_path_or_disk(error)
             if line is None:
@@ -79,7 +79,7 @@ def _flushed(main: Callable[[], int | None]) -> int | None:
     try:
         code = main()
     except SystemExit as end:
-        _flush_or_drop(end.code)  # --help: 0
+        _flush_or_drop(end.code)  # --help ends with code 0
         raise
     _flush_or_drop(code)
     return code
@@ -89,7 +89,7 @@ def _flush_or_drop(code: str | int | None) -> None:
     """Raises BrokenPipeError if `main` succeeded and nobody reads its output."""
     if code:
         _drop_unread()
-    elif sys.stdout is not None:  # `>&-`
+    elif sys.stdout is not None:  # None if the shell closed the output (`>&-`)
         sys.stdout.flush()
 
 

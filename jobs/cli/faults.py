@@ -70,7 +70,7 @@ def faults_told() -> Iterator[None]:
                     _end(line)
         finally:
             put_back()  # the instruction faults again, and the signal kills the process
-            if ctypes.c_int.from_address(info + _CODE).value <= 0:  # sent by a process, not by an instruction
+            if ctypes.c_int.from_address(info + _CODE).value <= 0:  # a process sent the signal; no instruction faulted
                 signal.alarm(0)
                 signal.raise_signal(signum)
 
@@ -84,7 +84,7 @@ def faults_told() -> Iterator[None]:
 
 
 def _end(line: str) -> None:
-    _write(f"error: {GraphmillError(line)}")  # first: later steps may wait for a lock or the failing disk
+    _write(f"error: {GraphmillError(line)}")  # first, because later steps may wait for a lock or the failing disk
     try:
         for say in reversed(_LAST_WORDS):
             _write(say(line))

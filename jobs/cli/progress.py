@@ -36,7 +36,7 @@ class Progress:
         self._out = sys.stdout
         self._started_s = time.monotonic()
         self._printed_s = -_LINE_EVERY_S  # the first line is printed at once
-        self._updates, self._first = 0, (0.0, 0.0)  # (done, time) of the start
+        self._updates, self._first = 0, (0.0, 0.0)  # (units done, time) at the start
         self._part = (0, 0, "")
 
     def update(self, done: float, total: float | None, note: str = "") -> None:
@@ -108,7 +108,7 @@ def quiet_where_asked() -> Iterator[None]:
     sys.argv = [word for word in sys.argv if word != QUIET]
     if (
         not is_asked or program_name() not in _LONG or {"--help", "-h", "--plan"} & set(sys.argv)
-    ):  # all output is result
+    ):  # a command without `--quiet`, or one whose whole output is a result
         yield
         return
     with quiet(keeps_results=True):

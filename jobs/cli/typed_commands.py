@@ -36,7 +36,7 @@ def command_line(name: str, *words: str) -> str:
 
 
 def python_option(flag: str, value: Any) -> str:
-    """An option as a Python argument: `fit={"epochs": 3}`, `resume="runs/a"`, `split=…`. `...` as the value: the value is not known."""
+    """An option as a Python argument: `fit={"epochs": 3}`, `resume="runs/a"`, `split=…`. The value `...` stands for a value that is not known."""
     if flag == "run.resume" and value != "auto":
         return f"resume={python_text(value)}"
     first, *others = flag.split(".")

@@ -100,9 +100,9 @@ class NodeDataOptions:
     and --sampler.scheme is not weight."""
     standardise: Literal["auto", "yes", "no"] = "auto"
     """Standardise columns of node features by mean and deviation of the training rows. With --data.edge_features, also columns of edge features, by mean and
-    deviation of all edges. The model and the features-only baseline read the standardised columns. yes: all columns. auto: only columns with a scale far
-    from 1. Such a column has a root mean square of its nonzero numbers above 10 or below a hundredth of that of the other columns, or its mean is 100
-    deviations from 0."""
+    deviation of all edges. The model and the features-only baseline read the standardised columns. yes: all columns. auto: only columns with a scale far from
+    1. A column has such a scale in two cases: the root mean square of its nonzero numbers is above 10, or below a hundredth of the mean over all columns; or
+    its mean is more than 100 deviations from 0."""
     category_width: Count = 16
     """Width of the trained vectors of categories, for columns that ingestion embedded (--edge-list.embedding-columns). The vectors of a node are added up,
     and the sum is appended to the features of the node."""
@@ -143,8 +143,8 @@ class NodeEvaluationOptions:
     chunks: Count = 1
     """full: number of chunks, if the whole graph does not fit as one batch. Edges between chunks are left out, and scores are then estimates."""
     select_by: Literal["exact", "estimate"] = "exact"
-    """Score that selects the weights to keep. exact: the best validation score; if scores are estimates, the weights of the last epoch. estimate: the best
-    estimated validation score."""
+    """Score that selects the weights to keep. exact: keep the weights with the best validation score or, if scores are estimates, the weights of the last
+    epoch. estimate: keep the weights with the best estimated validation score."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -255,7 +255,7 @@ class RunConfig:
     baseline: BaselineOptions = field(default_factory=BaselineOptions)
     run: RunOptions = field(default_factory=RunOptions)
     open: tuple[str, ...] = ()
-    """Paths of the options that the run chooses for its graph. Until then they have the defaults of their classes."""
+    """Paths of the options that the run chooses for its graph. Before the choice these options have the defaults of their classes."""
 
     def __repr__(self) -> str:
         """The options that differ from the components' defaults, by group."""
@@ -412,7 +412,7 @@ def _read(tree: Tree) -> RunConfig:
 
 
 def _is_automatic(tree: Mapping[str, Any]) -> bool:
-    """Whether the run chooses unset options for the graph. There are no rules for links."""
+    """Whether the run chooses unset options for the graph. False for a run on links, which has no rules."""
     if _split(tree.get("task", {}))[0] == "links":
         return False
     said = tree.get("run")
@@ -461,7 +461,7 @@ def _build_open(options_type: type, said: Tree, path: str, given: Mapping[str, A
 
 
 def _until_chosen(options_type: type, said: Tree) -> list[Tree]:
-    """Temporary values by path: a width that is a multiple of the heads in the tree, and values that work with any local block."""
+    """Temporary values by path. The width is a multiple of the number of heads in the tree; the other values work with any local block."""
     heads, known = 64, leaves(options_type)
     for name in ("num_heads", "local.num_heads"):
         value = take(options_type, said, name)[0] if name in known else MISSING
@@ -533,7 +533,7 @@ def lay_over(under: Mapping[str, Any], over: Mapping[str, Any]) -> Tree:
     return merge(under, over)
 
 
-_STEPS = {"epochs": "steps", "warmup_epochs": "warmup_steps"}  # each replaces the other
+_STEPS = {"epochs": "steps", "warmup_epochs": "warmup_steps"}  # setting one option of a pair drops the other
 
 
 def _say_over(recipe: Mapping[str, Any], said: Mapping[str, Any]) -> Tree:
@@ -553,7 +553,7 @@ def _say_over(recipe: Mapping[str, Any], said: Mapping[str, Any]) -> Tree:
 
 
 def config_tree(kind: str, *layers: Mapping[str, Any]) -> Tree:
-    """The layers, laid over the default recipe of the model that they name."""
+    """The tree of options: the layers name a model, and their values override the default recipe of this model."""
     said: Tree = {}
     for layer in layers:
         said = _say_over(said, layer)
@@ -568,7 +568,7 @@ def config_tree(kind: str, *layers: Mapping[str, Any]) -> Tree:
         tree.pop("model", None)
     if _is_automatic(said):
         tree = without(rule_paths(kind, name), lay_over(tree, {"run": {"defaults": "automatic"}}))
-    if any(option == "task.loss" for option, _ in own_code(said)):  # a user's own model does not read the weights
+    if any(option == "task.loss" for option, _ in own_code(said)):  # a user's own loss does not read these options
         tree = without([f"task.{name}" for name in ("label_smoothing", "class_weights", "weights")], tree)
     return lay_over(tree, {"kind": kind, **said})
 
@@ -588,7 +588,7 @@ def _recipe(name: str) -> Tree:
 
 
 def read_recipe(path: str, *, allow_import: bool = False) -> Tree:
-    """A recipe's tree, laid over the recipe that its entry `base` names. Raises ConfigError for a file that is not a recipe, and like `check_code`."""
+    """A recipe's tree, laid over the recipe that its entry `base` names. Raises ConfigError if the file is not a recipe, and the errors of `check_code`."""
     from graphmill.core.files.plain_yaml import read_yaml
 
     trees: dict[Path, Tree] = {}
@@ -690,11 +690,11 @@ def _without_old_servers(tree: Tree, run: str) -> Tree:
 
 
 def read_saved(run: str, advice: str, *, allow_import: bool = False, known: Collection[str] = ()) -> RunConfig:
-    """The configuration of the run in this directory. Raises FormatError for a directory that holds no run, ConfigError like `saved_tree`."""
+    """The configuration of the run in this directory. Raises FormatError if the directory holds no run, and the ConfigErrors of `saved_tree`."""
     try:
         saved = saved_tree(run, advice, allow_import=allow_import, known=known)
         tree = {name: value for name, value in saved.items() if name != "resolved"}
-        if _split(tree.get("task", {}))[0] == "links":  # options of version 0.2, which ignored them
+        if _split(tree.get("task", {}))[0] == "links":  # version 0.2 stored these options and ignored them
             tree = without(["fit.steps"], tree)
         # A run chooses its options once. An option that only a newer version would choose keeps the value of the recipe.
         config = read_config(config_tree("nodes", tree, {"run": {"defaults": "recipe"}}))

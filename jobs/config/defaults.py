@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _ONE_BATCH = 50_000  # nodes: a graph with at most this many nodes is one batch
 _FEW_EDGES = 2_000_000
-# Bounds of "few labels": the share of nodes that train, and the training nodes of each class. A model soon overfits to fewer.
+# Bounds of "few labels": the share of nodes that train, and the training nodes of each class. With fewer, a model soon overfits.
 _FEW, _FEW_PER_CLASS = 0.2, 100
 _FEW_NEIGHBORS = 10
 _ALIKE = 0.3  # adjusted homophily: below this, a mean over neighbors blurs the features
@@ -49,8 +49,8 @@ class GraphFacts:
     """Number of training nodes, or of training graphs."""
     num_partitions: int = 1
     homophily: float | None = None
-    """Homophily of the edges between training nodes, above chance. 1: every edge joins nodes of one class. 0: the share of such edges is that of random
-    pairs of training nodes. None: there are too few edges between training nodes, or the homophily is not known."""
+    """Homophily of the edges between training nodes, above chance. 1: every edge joins nodes of one class. 0: edges join nodes of one class as often as random
+    pairs of training nodes do. None: there are too few edges between training nodes, or the homophily is not known."""
     is_set: bool = False
     """Whether the facts are about a set of graphs, not about one graph."""
 
@@ -134,7 +134,7 @@ class Setting:
     @property
     def keeps_recipe(self) -> bool:
         """Whether the recipe decides every option that does not depend on the number of steps of an epoch."""
-        few = self.kind == 0 and not self.graph.is_set and self.graph.mean_degree < _FEW_NEIGHBORS  # as on Cora
+        few = self.kind == 0 and not self.graph.is_set and self.graph.mean_degree < _FEW_NEIGHBORS  # for example Cora
         return bool(self.recipe) and not (few and self["model"] in _FEW_LABELS_AS_GECO)
 
     @property
@@ -213,7 +213,7 @@ def num_batches(at: Setting) -> int | None:
         num_samples = at["sampler.batches_per_epoch"] or ceil(max(graph.num_train, 1) / at["sampler.num_walks"])
         return ceil(num_samples / micro_batches) * micro_batches
     if sampler == "graph-batches" and at["sampler.max_graphs"]:
-        # A lower bound: graphs of different sizes, and graphs larger than a budget, need batches of their own.
+        # A lower bound: graphs of different sizes, and graphs larger than a budget, need further batches.
         return ceil(max(graph.num_train, 1) / (at["sampler.max_graphs"] * micro_batches)) * micro_batches
     return None
 
@@ -253,14 +253,14 @@ def _num_layers(at: Setting) -> Choice:
 
 
 def _hops(at: Setting) -> int:
-    """Number of sampled hops, each with its own edge list. 0: a batch is a graph."""
+    """Number of sampled hops. Each hop has a separate edge list. 0: the batch is one graph with one edge list."""
     fanouts = at["sampler.fanouts"]
     return len(fanouts) if fanouts is not None and at["sampler.edges"] != "induced" else 0
 
 
 def _block(at: Setting) -> Choice:
-    # A single layer with a reach of ten steps has few weights to learn from few labels. GAT stores a few numbers for each head and edge.
-    if at["sampler.corrected"]:  # corrects sums over neighbors, not GAT's weighted sums
+    # With few labels, a single layer that reaches ten steps is a good choice, because it has few weights. GAT stores a few numbers for each head and edge.
+    if at["sampler.corrected"]:  # the correction holds for sums over neighbors, not for GAT's weighted sums
         return Choice("gcn", "its sums over neighbors can be corrected for a chunk")
     if _hops(at):
         return Choice("gcn", f"{counted(_hops(at), 'hop')} of sampled neighbors")
@@ -274,7 +274,7 @@ def _block(at: Setting) -> Choice:
 
 
 def _is_small(at: Setting) -> bool:
-    """Whether the graph is at most as large as the graphs that blocks and widths were compared on."""
+    """Whether the graph is no larger than the graphs on which blocks and widths were compared."""
     return at.graph.num_nodes <= _ONE_BATCH and at.graph.num_edges <= _FEW_EDGES
 
 
@@ -283,7 +283,7 @@ def _as_in_recipe(path: str, at: Setting) -> Choice:
 
 
 def _layer_local(at: Setting) -> Choice:
-    # Primphormer has either this layer, or the local block parallel to the layer.
+    # Primphormer reads neighbors either in its own layer, or in a local block that joins in another way than "serial".
     if at["model.local.join"] != "serial":
         return Choice("none", "neighbors are heard by --model.local")
     if at["data.edge_features"] or _gates_edges(at):
@@ -301,7 +301,7 @@ def _join(at: Setting) -> Choice:
         return Choice("gate", "something is said of --model.local") if asks else _as_in_recipe("model.local.join", at)
     if at.kind != 2 or _hops(at) or not _is_small(at):
         return Choice("gate", at.why)
-    # On such a graph, gates in many layers overfit.
+    # On a small graph of this kind, gates in many layers overfit.
     return _by_degree(at, "top", "gate")
 
 
@@ -384,7 +384,7 @@ def _warmup_epochs(at: Setting) -> Choice:
 def _eval_every(at: Setting) -> Choice:
     each = steps_per_epoch(at) or 1
     if at["evaluation.how"] == "sampled":
-        # Each scored node needs its own subgraph, like a training node.
+        # Each scored node needs a separate subgraph, like a training node.
         return Choice(
             ceil(_SAMPLED_EVERY / each),
             f"about {_SAMPLED_EVERY} steps between sampled scores, {counted(each, 'step')} in an epoch",

@@ -19,8 +19,8 @@ class LinksOptions:
     metric: Literal["mrr", "auc", "hits_1", "hits_3", "hits_10", "hits_20", "hits_50", "hits_100"] = "mrr"
     """Score that selects the best epoch: the mean reciprocal rank, the ROC-AUC, or the share of links with a rank of at most k. All scores are reported."""
     loss: Literal["bce", "margin", "softmax"] = "bce"
-    """Loss: binary cross-entropy of a link and its negatives; a margin between the link and its negatives; or the cross-entropy of the link among itself and
-    its negatives."""
+    """Loss: binary cross-entropy of a link and its negatives; a margin between the link and its negatives; or the cross-entropy of choosing the link from the
+    link and its negatives."""
     margin: Positive = 1.0
     """Margin, if the loss is margin."""
     batch_size: Count = 1024

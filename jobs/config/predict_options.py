@@ -8,7 +8,8 @@ from graphmill.core.option_checks import Count, Positive, Size, check_fields
 from graphmill.storage.importers.tables.edge_list_options import EdgeListOptions
 from graphmill.storage.molecules.smiles_options import SmilesOptions
 
-FILE_OPTIONS = {"reverse_edges": "auto", "edge_list": EdgeListOptions(), "table": SmilesOptions()}  # for a file alone
+# options that apply only if `graph` is a file
+FILE_OPTIONS = {"reverse_edges": "auto", "edge_list": EdgeListOptions(), "table": SmilesOptions()}
 
 
 @dataclass(frozen=True)
@@ -38,8 +39,8 @@ class PredictConfig:
     """Division of the work among workers. graph: the whole graph is one batch, and its nodes are divided among the workers (of geco, sage, gcn, gat, rsage;
     on CPUs). data: every worker has its own batches. auto: as the run was trained."""
     workers: Count | None = None
-    """Number of workers, each with a CPU or a GPU. none: for a run scored on the full graph the run's number, at most this machine's cores; otherwise one
-    for each GPU; on CPUs one if this process predicts (see launcher), otherwise 2."""
+    """Number of workers, each with a CPU or a GPU. none: a run that was scored on the full graph uses the number of workers that the run had, limited by this
+    machine's cores. Any other run uses one worker for each GPU. On CPUs it uses one worker if this process predicts (see launcher), otherwise 2."""
     launcher: Literal["auto", "process", "ray"] = "auto"
     """Place of the workers. process: this process is the only worker, without Ray. ray: workers are Ray actors. auto: as the run was trained, but ray if
     there is a cluster to join or the data does not fit in memory."""
@@ -54,7 +55,7 @@ class PredictConfig:
     piece_batches: Count = 32
     """Maximum number of batches in one piece. An interruption costs each worker at most one piece of work."""
     restarts: Size = 3
-    """Maximum number of restarts of a worker that died. None if the workers predict the whole graph together."""
+    """Maximum number of restarts of a worker that died. If the workers divide the whole graph among them, no worker is restarted."""
     deadline_s: Positive = 600.0
     """Maximum wait for the next finished piece of Ray's workers."""
     submission: str | None = None

@@ -30,7 +30,7 @@ from graphmill.core.public_names import nearest
 from graphmill.jobs.config.short_help import Option, show_help, take_topics
 
 T = TypeVar("T")
-_MOST_CHARACTERS = 4096  # of a text, as of a path
+_MOST_CHARACTERS = 4096  # longest text that an option takes, as for a path
 HEAD = ""  # key of the value that is set for a whole group
 Tree = dict[str, Any]
 # Type hints are cached for each class: without the cache they took two thirds of the time to read a configuration.
@@ -324,7 +324,7 @@ def _plain(value: Any, hint: Any, name: str) -> Any:
         except (ValueError, OverflowError):
             pass
     elif hint is str and isinstance(value, (int, float)) and not isinstance(value, bool):
-        return str(value)  # a recipe's `path: 2024`
+        return str(value)  # YAML reads `path: 2024` as a number
     raise _refused(name, _type_text(hint), value)
 
 

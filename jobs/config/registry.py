@@ -109,7 +109,7 @@ class Kind:
     """Import path of the class of `--data`, a frozen dataclass."""
     evaluation: str
     """Import path of the class of `--evaluation`. It has `estimate` and `keeps_best` of `graphmill.jobs.config.config.NodeEvaluationOptions`. For kinds
-    other than one graph it also has `batches(options)`, which returns a split's sampler options for those of training."""
+    other than one graph it also has `batches(options)`, which converts the sampler options of training to the sampler options of a split."""
     subject: str
     """Import path of the `graphmill.jobs.subjects.subject.Subject` class that opens the data."""
     models: Mapping[str, Row]
@@ -255,7 +255,7 @@ def _load_own(group: str, name: str, known: Iterable[str]) -> Any:
         raise UsageError(
             f"{group}: expected one of {', '.join(known)}, or package.module:Name of your own, got {quoted(name)}; set --{group}"
         )
-    if sys.path[0] not in ("", os.getcwd()):  # as `python -m` does, and Ray for its workers
+    if sys.path[0] not in ("", os.getcwd()):  # `python -m` adds this folder too, and so does Ray for its workers
         sys.path.insert(0, os.getcwd())
     return load(name)
 

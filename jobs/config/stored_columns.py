@@ -14,8 +14,8 @@ from graphmill.storage.format.source import FeatureColumn, SourceInfo
 
 
 def embedded_columns(of: str, columns: Iterable[FeatureColumn]) -> tuple[EmbeddedColumn, ...]:
-    """The embedded columns of a node type, or of a plain graph (empty type). A model has a trained vector for each category of a column, and one for all
-    other values."""
+    """The embedded columns of a node type, or of a plain graph (empty type). For each such column, a model has a trained vector for each category and one more
+    vector for all other values."""
     columns = list(columns)
     return tuple(
         (of, sum(before.width for before in columns[:index]), own.name, len(own.values) + 1, _digest(own.values))

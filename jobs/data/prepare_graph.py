@@ -37,14 +37,14 @@ def prepare_graph(options: NodeDataOptions, *, kind: Any = PLAIN_OR_TYPED) -> An
     if graph is not None:
         return graph
     name, target = _place(options)
-    undirected = None  # as the source names it
+    undirected = None  # None: the source decides
     if options.path is None:
         source: GraphSource = _synthetic(options)
     else:
         from graphmill.storage.importers.public.ogb_links import ogb_link_graph
         from graphmill.storage.importers.public.ogb_nodes import is_directed, ogb_graph
 
-        # The literature uses citations undirected; products stores both directions.
+        # The literature uses citation graphs as undirected graphs. ogbn-products already stores both directions of each edge.
         undirected = (not options.directed and is_directed(options.path)) or None
         read = ogb_link_graph if options.path.startswith("ogbl-") else ogb_graph
         source = read(options.path, Path(options.folder) / "ogb")

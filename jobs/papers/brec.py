@@ -5,11 +5,10 @@
     python -m graphmill.jobs.papers.brec --data ../shared/data/brec --model ppgt --device cuda
     python -m graphmill.jobs.papers.brec --data ../shared/data/brec --model ppgt --bound                an upper bound for any training, a minute
 
-Each pair is tested like in the published test program. A new model gets 32 relabelled copies of both graphs, and is trained so that
-the cosine similarity of a copy's two 16-dimensional outputs decreases (cosine embedding loss, margin 0). Then Hotelling's
-T² = meanᵀ cov⁻¹ mean of the 32 differences is computed for the pair. As a check of reliability it is also computed for 32 pairs of copies of
-one graph. The model distinguishes the pair if the pair's T² exceeds 72.34 and differs from the check's T². The pair counts if the check's T² is
-below 72.34.
+Each pair is tested like in the published test program. A new model gets 32 relabelled copies of both graphs, and is trained so that the cosine similarity of a
+copy's two 16-dimensional outputs decreases (cosine embedding loss, margin 0). Then Hotelling's T² = meanᵀ cov⁻¹ mean of the 32 differences is computed for the
+pair. As a check of reliability, T² is also computed for 32 pairs of copies of one graph. The model distinguishes the pair if the pair's T² exceeds 72.34 and
+differs from the check's T². The pair counts if the check's T² is below 72.34.
 
 You should see a line per pair and a table by category; GRIT's published result is 60 basic, 50 of 140 regular (regular, str, 4vtx, dr),
 100 extension and 8 CFI pairs, with more epochs than the default here. Results are written to `<model>.jsonl` under --out. The job may be stopped
@@ -82,13 +81,13 @@ class BrecConfig:
     batch_size: int = 16
     """Graphs per step. It must be even, because the two graphs of a pair are in one step."""
     width: int | None = None
-    """Width of the model; none: the recipe's."""
+    """Width of the model; none: as in the recipe."""
     num_layers: int | None = None
-    """Number of layers; none: the recipe's."""
+    """Number of layers; none: as in the recipe."""
     spe_scales: int | None = None
-    """ppgt's S; none: the recipe's 15."""
+    """S of ppgt; none: 15, as in the recipe."""
     position: Literal["laplacian", "stable_expressive"] | None = None
-    """primphormer's position encoding; none: the recipe's laplacian."""
+    """Position encoding of primphormer; none: laplacian, as in the recipe."""
     precision: Literal["float32", "float64"] = "float32"
     """Type of weights, walks and outputs. BREC's program uses float32, but its rounding can hide the difference of two graphs (five CFI pairs with ppgt)."""
     seed: int = 2022
@@ -319,12 +318,12 @@ def differences(model: "nn.Module", batches: "list[Graphs]") -> "Tensor":
 def settings(config: BrecConfig) -> dict[str, Any]:
     """Returns the options that must be equal for results to be comparable."""
     fields = asdict(config)
-    # Results from before these options existed stay comparable.
+    # Results that were written before these options existed stay comparable.
     for name, default in (("spe_scales", None), ("position", None), ("training", "brec"), ("precision", "float32")):
         if fields[name] == default:
             del fields[name]
     if config.model == "ppgt":
-        fields["head"] = "constant"  # older results used another head
+        fields["head"] = "constant"  # results of older versions used another head
     return {name: value for name, value in fields.items() if name not in ("data", "out", "pairs", "device", "bound")}
 
 
@@ -333,8 +332,8 @@ def results_file(config: BrecConfig) -> Path:
 
 
 def _strangers(filesystem: "fsspec.AbstractFileSystem", path: str) -> list[str]:
-    """Returns the names of files in the folder that are no results. Result files are `geco.jsonl`, if its first line has settings and a result, and
-    `geco.md`."""
+    """Returns the names of the files in the folder that are not results. Results are `geco.md`, and `geco.jsonl` if its first line has settings and a
+    result."""
     from graphmill.storage.filesystem.outputs import names_there
 
     def is_ours(stem: str) -> bool:

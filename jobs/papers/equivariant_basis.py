@@ -113,7 +113,7 @@ class BasisConfig:
 def barabasi_albert(num_nodes: int, attach: int, rng: np.random.Generator) -> list[tuple[int, int]]:
     """Returns undirected edges: each new node gets edges to `attach` older nodes, which are drawn in proportion to their degrees."""
     edges: list[tuple[int, int]] = []
-    ends = list(range(attach))  # each node once per edge; the first nodes once
+    ends = list(range(attach))  # lists each node once for each of its edges; the first nodes start with one entry
     for new in range(attach, num_nodes):
         chosen: set[int] = set()
         while len(chosen) < attach:

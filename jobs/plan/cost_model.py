@@ -32,7 +32,7 @@ _GRADIENT_BYTES = 4
 
 @dataclass(frozen=True)
 class Degrees:
-    """The degrees of a graph: `count[i]` nodes have degree `degree[i]`. A node with degree d is drawn with a probability in proportion to d."""
+    """The degrees of a graph: `count[i]` nodes have degree `degree[i]`. A draw takes a node with a probability in proportion to its degree."""
 
     degree: np.ndarray  # float64 [b]
     count: np.ndarray  # float64 [b]
@@ -67,9 +67,9 @@ class Degrees:
 class BatchShape:
     """Counts of a batch, hop by hop: either the counts of a real batch or expected counts."""
 
-    asked: tuple[float, ...]  # nodes for which neighbors are drawn
-    drawn: tuple[float, ...]  # neighbors drawn
-    nodes: float  # distinct nodes of the batch
+    asked: tuple[float, ...]  # number of nodes for which neighbors are drawn
+    drawn: tuple[float, ...]  # number of drawn neighbors
+    nodes: float  # number of distinct nodes in the batch
 
     @property
     def edges(self) -> float:
@@ -101,10 +101,10 @@ def expected_batch(degrees: Degrees, roots: float, fanouts: Sequence[int]) -> tu
 class Widths:
     """Bytes of the entries of a message. Integers travel in the narrowest type that holds them (`graphmill.samplers.access.narrow_ints`)."""
 
-    feature: int  # the row of features of a node, as stored
+    feature: int  # the features of a node, as stored
     index: int = 4  # the id of a node, stored or permanent
     label: int = 1
-    count: int = 1  # a list's length
+    count: int = 1  # the length of a list
 
     @property
     def row(self) -> int:
@@ -166,9 +166,10 @@ def remote_traffic(traffic: Traffic, near_share: float, near_owners: float, owne
     return Traffic(traffic.sent * share, traffic.received * share, requests, traffic.rounds if requests else 0)
 
 
-DRAWN_BYTES = 12  # per node of a batch that is drawn ahead: its id, and its share of counts, sources and the plan
+# Bytes for each node of a batch that is drawn ahead: the node's id, and its share of counts, sources and the plan.
+DRAWN_BYTES = 12
 JOINED = 16  # number of batches whose draws share requests (`graphmill.samplers.loading.scheduled_rows`)
-_EARLY = 1 / 16  # share of the room that is for rows fetched early, with an earlier batch
+_EARLY = 1 / 16  # share of the room for rows that arrive early, together with the rows of an earlier batch
 
 
 def planned_share(
@@ -176,8 +177,8 @@ def planned_share(
 ) -> float:
     """Expected share of a batch's rows that must be fetched, if rows are kept by plan (`graphmill.samplers.loading.row_schedule`).
 
-    `rows`: number of rows that fit. `known`: number of batches drawn ahead. `batches`: number of batches of the run. A batch holds each of `count` nodes with
-    the probability p in `share`, independently of other batches. The gaps between two uses of a node are therefore geometric.
+    `rows`: number of rows that the room holds. `known`: number of batches drawn ahead. `batches`: number of batches of the run. A batch holds each of `count`
+    nodes with the probability p in `share`, independently of other batches. The gaps between two uses of a node are therefore geometric.
 
     To keep the rows that are needed soonest, the plan keeps a row over all gaps of at most g batches, and over a part of the gaps of g + 1 batches. A row is
     then kept after a share 1 - (1 - p)^g (1 + p g) of all batches; g is the largest value that fits the room. A row is fetched for its first use and after
@@ -207,7 +208,7 @@ def planned_share(
 
 
 def early_batches(rows: float, fetched: float) -> int:
-    """Number of later batches whose rows arrive with the rows of one batch. Each batch fetches `fetched` rows; `rows` rows fit."""
+    """Number of later batches whose rows arrive together with the rows of one batch. A batch fetches `fetched` rows; the room holds `rows` rows."""
     return min(int(_EARLY * rows / max(fetched, 1e-9)), JOINED)
 
 
@@ -230,7 +231,8 @@ def all_reduce_bytes(num_parameters: float, workers: int) -> float:
 
 
 def random_halo(degrees: Degrees, workers: int) -> float:
-    """Number of rows that a worker of a graph-parallel run needs from other workers: rows of nodes with a neighbor here, if nodes are spread at random."""
+    """Number of rows that a worker of a graph-parallel run needs from other workers: the rows of all remote nodes that have a neighbor on this worker. Nodes
+    are spread over the workers at random."""
     needed = 1 - (1 - 1 / workers) ** degrees.degree
     return float((degrees.count * needed).sum()) * (1 - 1 / workers)
 
@@ -333,7 +335,7 @@ class Check:
     nodes: tuple[float, float]
     remote_bytes: tuple[float, float]
     requests: tuple[float, float]
-    cpu_s: tuple[float, float]  # of a worker
+    cpu_s: tuple[float, float]  # CPU seconds of a worker
     step_s: tuple[float, float]
     fitted: bool  # whether the rates were fitted to this point
 

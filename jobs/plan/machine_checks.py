@@ -122,7 +122,7 @@ def check_folder(name: str, folder: Path) -> Iterator[Finding]:
             os.replace(first, second)
             seconds = time.perf_counter() - began
             modified, latest = second.stat().st_mtime, time.time()
-            skew = modified - min(max(modified, earliest), latest)  # 0 if it lies in between
+            skew = modified - min(max(modified, earliest), latest)  # 0 if `modified` lies between the two
     except OSError as error:
         yield Finding(name, "fail", f"cannot write in {existing} ({error.strerror}); choose another folder")
         return

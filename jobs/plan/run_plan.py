@@ -41,16 +41,17 @@ class Plan:
     def __init__(self, job: str, workers: int, object_store_gb: float, cluster: Resources | None = None) -> None:
         """`cluster`: resources of the cluster that the run would join; None: the run stays on this machine."""
         self.job, self.workers, self.object_store_gb, self.cluster = job, workers, object_store_gb, cluster
-        self.micro_batches = workers  # of a step
+        self.micro_batches = workers  # number in a step
         self.shared_bytes = 0  # rows that the workers of a host share, in bytes
-        self.servers = 0  # partition servers. The system may take back the shared pages of their mapped files
+        # Number of partition servers. Pages of their mapped files do not count as memory, because the system may take them back.
+        self.servers = 0
         self.alone = False  # the run has one process, without Ray
         self.table_owners = 0  # number of processes that own the embedding table
         self.table_bytes = 0  # bytes of each owner: its rows and, after a batch was tried, its messages
-        self._table_shape = 0, 0  # rows, their width
+        self._table_shape = 0, 0  # (number of rows, width of a row)
         self._message_bytes = 0
         self.parameters: int | None = None
-        self.parts: dict[str, int] = {}  # of a worker's memory
+        self.parts: dict[str, int] = {}  # bytes of a worker's memory, by purpose
         self.lines: list[tuple[str, str]] = []
         self.problems: list[str] = []
         self._process_bytes = own_bytes("RssAnon") or 300 * 2**20  # this process has the same imports as a worker
@@ -237,7 +238,8 @@ class Plan:
                 origin = f"continued from epoch {checkpoints.state(names[0]).next_epoch}"
         self.add("run", f"{run_dir}, {origin}")
         minutes = "" if fit.checkpoint_minutes is None else f", and at least every {fit.checkpoint_minutes:g} minutes"
-        copies = 4 + (fit.ema_decay is not None)  # weights, two moments, best weights; the average
+        # Arrays of the weights' size: weights, two moments, best weights, and the averaged weights if the run has them.
+        copies = 4 + (fit.ema_decay is not None)
         each = "" if self.parameters is None else f", {size(4 * self.parameters * copies)} each"
         kept = config.workers.keep_checkpoints
         self.add("checkpoints", f"every {fit.checkpoint_every} epochs{minutes}; the last {kept} kept{each}")

@@ -30,7 +30,7 @@ class Scoring:
     tried: Tried  # `work_bytes`: drawing the batch, the batch itself, and the pass
     validation: int  # number of batches that a worker scores in one validation
     final: int  # number of batches of a worker for the splits that only the final scores need
-    is_scaled: bool = False  # scaled up from a quarter: the whole batch would take too much time or memory
+    is_scaled: bool = False  # scaled up from a quarter, because the whole batch would take too much time or memory
 
     def text(self, plan: Plan, fit: TrainOptions, threads: int) -> str:
         """Part of the line on time: one validation, and all validations together with the final scores."""
@@ -124,7 +124,7 @@ def plan_scoring(tries: Tries, evaluation: Mapping[str, Any], plan: Plan, smalle
     validation, final = batches["valid"], sum(count for split, count in batches.items() if split not in scored)
     if smaller:
         first, second = map(sampler, smaller)
-        tries.score(first)  # compiles kernels
+        tries.score(first)  # not timed: the first call compiles kernels
         whole = extrapolated(tries.score(first), tries.score(second))
         if whole.draw_s + whole.step_s > _LONGEST_TRY_S or whole.work_bytes > available_bytes() // 2:
             return scoring(whole, is_scaled=True)

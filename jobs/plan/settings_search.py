@@ -49,12 +49,12 @@ class Setup:
     """The run and its hosts: equal for all settings."""
 
     needs: Needs
-    micro_batches: int  # of a step
-    num_batches: int  # of an epoch
+    micro_batches: int  # number in a step
+    num_batches: int  # number in an epoch
     num_epochs: int
     hosts: int
     cores: int  # of a host
-    most_workers: int  # on a host
+    most_workers: int  # largest number on a host
     num_parameters: int
     rates: Rates
     loader_threads: int
@@ -135,14 +135,14 @@ class Priced:
 def price(setup: Setup, settings: Settings, gigabits: float) -> Priced:
     """Expected cost of a step on hosts with links of `gigabits` Gb/s."""
     on_a_host = setup.on_a_host(settings)
-    each = -(-setup.micro_batches // settings.workers)  # batches of a worker
+    each = -(-setup.micro_batches // settings.workers)  # number of batches of a worker in a step
     traffic, nothing, batch = setup.traffic(settings), Traffic(0, 0, 0, 0), BatchShape((), (), setup.needs.nodes)
 
     def cost(remote: Traffic, workers: int, link: Link | None) -> StepCost:
         return step_cost(
             batch,
             remote,
-            setup.num_parameters / each,  # gradients are sent once per step
+            setup.num_parameters / each,  # gradients are sent once in a step, not in each batch
             workers,
             setup.rates,
             link,

@@ -26,7 +26,7 @@ class Tried:
     nodes: float
     edges: float
     roots: float
-    num_bytes: int  # of the largest batch
+    num_bytes: int  # bytes of the largest batch
     draw_s: float  # processor time of one thread; other load affects it less than clock time
     step_s: float  # training: forward, backward and update; scoring: forward only
     work_bytes: int  # bytes of the largest step, without model and batch; scoring: with the batch and its drawing
@@ -90,11 +90,12 @@ class Tries:
         tried: list[Tried] = []
         began = time.perf_counter()
         with one_thread():
-            first = self._draw(sampler, 0)  # compiles kernels
+            first = self._draw(sampler, 0)  # not timed: the first step compiles kernels
             step(first)
             work = max(saved_bytes(lambda: loss(first)), growth_bytes(lambda: loss(first).backward()) or 0)
             optimizer.zero_grad(set_to_none=True)
-            # Batch 0 comes again, but not directly: a model that keeps a batch's edges saves time only if every batch has the same edges.
+            # Times another batch before batch 0. A model that keeps the edges of the previous batch then saves time only if all batches have the same edges, as
+            # in the run.
             for number in dict.fromkeys((sampler.num_batches - 1, 0)):
                 tried.append(self._try(sampler, number, step, self.data.target))
                 if time.perf_counter() - began > _ENOUGH_S:

@@ -45,7 +45,7 @@ class PartitionTraffic:
 
     remote_requests: int
     remote_bytes: int
-    local_requests: int  # answered in the worker's process, from mapped files
+    local_requests: int  # requests that the worker's process answered itself, from mapped files
     local_bytes: int  # bytes that the local requests would take on the network
 
 
@@ -76,7 +76,7 @@ class Run:
     def __repr__(self) -> str:
         scores = ", ".join(f"{split} {score:.4f}" for split, score in self.scores.items())
         kind = "estimated " if self.estimate else ""
-        epochs = len(self.epochs) or self.summary.get("epochs", 0)  # a saved model has only the summary
+        epochs = len(self.epochs) or self.summary.get("epochs", 0)  # a saved model has a summary but no epochs
         return f"Run({self.path}: {self.status}, {kind}{self.metric} {scores}; {epochs} epochs)"
 
     def _repr_html_(self) -> str | None:

@@ -25,11 +25,11 @@ from typing import Any
 from graphmill.cluster.runs.run_directory import RunDirectory, flat, write_atomic
 from graphmill.core.errors import ConfigError
 
-_PACKAGES = {"mlflow": "mlflow-skinny", "wandb": "wandb"}  # by the module's name
+_PACKAGES = {"mlflow": "mlflow-skinny", "wandb": "wandb"}  # module -> package to install
 # Longest wait at the end of the run, in total for all trackers; shorter after a signal or an error.
 _END_S = {"finished": 60.0, "failed": 10.0, "killed": 10.0}
 _NO_NAME = re.compile(r"[^\w. -]")  # characters that MLflow rejects; names of targets may contain them
-_MLFLOW_BATCH = {"metrics": 1000, "params": 100}  # most values in one request
+_MLFLOW_BATCH = {"metrics": 1000, "params": 100}  # maximum number of values in one request
 
 
 def missing_tracker(names: Sequence[str]) -> str | None:

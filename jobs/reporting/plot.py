@@ -24,7 +24,7 @@ Points = Sequence[tuple[float, float]]
 NUM_COLOURS = 7  # number of series colours in the page's style: --series-0 …
 # CSS names of the page's colours. matplotlib draws with placeholders: #0100 followed by the colour's position in this tuple.
 _COLOURS = (*(f"series-{k}" for k in range(NUM_COLOURS)), "rule", "axis", "muted", "text")
-_MAX_MARKS = 60  # most marks of a line: more would hide the line (a mark shows its value to the pointer)
+_MAX_MARKS = 60  # maximum number of marks: more would hide the line (a mark shows its value under the pointer)
 _FORMS = {"line": "o-", "dashed": "o--", "dot": "o", "ring": "o"}
 _LOG_RATIO = 50.0  # "auto" axes are logarithmic if the ratio of the values exceeds this
 
@@ -74,7 +74,7 @@ class Plot:
         names = ", ".join(line.name for line in self.lines)
         drawing.set("aria-label", printable(f"{self.title}: {self.y_label} over {self.x_label}; {names}"))
         for k, line in enumerate(lines):
-            marks = drawing.findall(f".//g[@id='line-{k}']//use")  # a level has none
+            marks = drawing.findall(f".//g[@id='line-{k}']//use")  # a horizontal line has no marks
             for mark, (x, y) in zip(marks, line.points[:: line.stride]):
                 label = f"{line.name}: {number(y)} at {self.x_label} {number(x)}"
                 ElementTree.SubElement(mark, "title").text = printable(label)

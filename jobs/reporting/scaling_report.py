@@ -44,10 +44,10 @@ _COLUMNS = {
 class Row:
     """One point of the sweep: medians of the measurements over its repeats, and values computed from the medians."""
 
-    settings: Mapping[str, Any]  # without `repeat`
+    settings: Mapping[str, Any]  # all settings except `repeat`
     values: Mapping[str, float]
     repeats: int
-    cause: str | None  # of a failure
+    cause: str | None  # cause of a failure
 
     @property
     def cells(self) -> list[str]:

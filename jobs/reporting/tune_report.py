@@ -21,8 +21,8 @@ class Sweep:
 
     job: str
     metric: str
-    lower: bool  # lower is better
-    planned: int  # trials
+    lower: bool  # whether a lower score is better
+    planned: int  # number of planned trials
     records: Sequence[Record]
     curves: Mapping[int, Sequence[Mapping[str, Any]]]  # trial -> {"epoch", "score"}
     commands: Mapping[int, str]  # trial -> command that runs only this trial

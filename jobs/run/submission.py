@@ -92,7 +92,7 @@ def _evaluated(table: pa.Table, metric: str) -> Iterator[_File]:
         several = bool(said) or pa.types.is_fixed_size_list(rows["prediction"].type)
         scores = not said and (several or metric == "rocauc")
         y_true, y_pred = (_matrix(rows, names) for names in (true, said or ["logits" if scores else "prediction"]))
-        if scores and not several:  # of two classes
+        if scores and not several:  # a task with two classes: one score for each row
             y_pred = y_pred[:, -1:].astype(np.float64) - (y_pred[:, :1] if y_pred.shape[1] == 2 else 0)
         yield f"y_pred_{split}.npz", {"y_true": y_true, "y_pred": y_pred, "id": np.array(rows["id"].to_pylist())}, ""
 

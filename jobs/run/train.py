@@ -80,7 +80,8 @@ def _begin(job: str, config: RunConfig, *, plan: bool = False) -> int:
 
 def _check(job: str, config: RunConfig) -> None:
     """Raises ConfigError if the options are wrong for any data."""
-    any_number = replace(config.workers, num_workers=None, min_workers=None)  # depends on the machine too
+    # The possible numbers of workers also depend on the machine.
+    any_number = replace(config.workers, num_workers=None, min_workers=None)
     resolve(replace(config, workers=any_number), Facts(find_kind(config.kind).inputs, {}, None))
     choose_run_dir(job, config.run)
 

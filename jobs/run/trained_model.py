@@ -45,7 +45,7 @@ from graphmill.storage.graph_sets.graph_set import StoredGraphs, open_graphs
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
-_READING_S = 30.0  # for another thread that reads a model at the same time
+_READING_S = 30.0  # longest wait for another thread that reads a model at the same time
 _COLUMNS = ("edge_attr", "edge_weight", "batch", "node_id", "encodings")
 
 
@@ -266,7 +266,7 @@ class TrainedModel(nn.Module):
             "edge_weight": self.inputs.edge_weight,
             "batch": not self._is_one_graph,
         }
-        if is_data:  # a batch, like a stored graph, may hold more than the model reads
+        if is_data:  # a batch or a stored graph may hold columns that the model does not read
             columns = {name: value for name, value in columns.items() if reads.get(name, True)}
         if unknown := columns.keys() - {*_COLUMNS, "relation"}:
             raise ConfigError(f"{min(unknown)}: expected one of {', '.join(_COLUMNS)}, got another; leave it out")
@@ -326,7 +326,7 @@ class TrainedModel(nn.Module):
     def _node_batch(self, x: Tensor, edge_index: Tensor, columns: Mapping[str, Any]) -> TorchBatch:
         num_nodes = len(x)
         source, destination = edge_index.long()
-        order = torch.argsort(destination * num_nodes + source, stable=True)  # as graphs are stored
+        order = torch.argsort(destination * num_nodes + source, stable=True)  # stored graphs have the same order
 
         def by_edge(rows: Tensor | None) -> Tensor | None:
             return None if rows is None else rows[order]

@@ -353,7 +353,7 @@ def _run_summary(result: Mapping[str, Any], run: RunDirectory, *, of_nodes: bool
         "wait_share": sum(epoch["wait_s"] for epoch in epochs) / max(train_s, 1e-9),
         **{rate: sum(epoch[rate] * epoch["train_s"] for epoch in epochs) / max(train_s, 1e-9) for rate in rates},
         "run_dir": run.place.absolute,
-        "started_in": os.getcwd(),  # base of relative data paths
+        "started_in": os.getcwd(),  # relative data paths count from this folder
     }
 
 

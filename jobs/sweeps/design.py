@@ -31,7 +31,7 @@ _METRICS = {  # metrics in addition to the task's metric
 _BINARY_METRICS = {"rocauc": ("ap",), "ap": ("rocauc",), "micro_f1": ("macro_f1",), "macro_f1": ("micro_f1",)}
 _LOWER_IS_BETTER = ("loss", "mae", "rmse")
 SCALING = "scaling"  # a key of the grid that is no option of a run: how the batch grows with the workers
-ARM = "arm"  # a second such key: the arm of a study
+ARM = "arm"  # another key of the grid that is no option of a run: the arm of a study
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,8 @@ class SweepDesign:
                 yield Slot(first + place, draw, first, values, seed)
 
     def config(self, values: Mapping[str, Any], seed: int | None) -> RunConfig:
-        """The run with these values, as if a training command had the same flags. Raises ConfigError if a training command would refuse the run."""
+        """The configuration with these values, as a training command with the same flags would have it. Raises ConfigError if a training command would refuse
+        the run."""
         try:
             options = {path: value for path, value in values.items() if path not in (SCALING, ARM)}
             if ARM in values:

@@ -174,7 +174,7 @@ def _cpu_seconds(pid: int) -> dict[str, float]:
     idle = machine.idle + getattr(machine, "iowait", 0.0) + stolen
     twice = getattr(machine, "guest", 0.0) + getattr(
         machine, "guest_nice", 0.0
-    )  # Linux counts the guests' time also in user and nice
+    )  # Linux adds the time of guests also to user and nice
     return {
         "own": own,
         "server": servers,

@@ -245,7 +245,7 @@ def _as_data(graphs: Any) -> Any:
 
 
 def _built(own: Any, options: Any, inputs: Inputs) -> nn.Module:
-    """A user's module in the form that the trainer takes. If `own` is an object, the object is copied with its weights."""
+    """Converts a user's module to the form that the trainer takes. If `own` is an object, it is copied with its weights."""
     takes = _Arguments(own)
     takes.check(inputs)
     if isinstance(own, nn.Module):

@@ -18,7 +18,8 @@ from graphmill.models.primitives.segments import at_least_float32
 from graphmill.samplers.batches.link_batch import TorchLinkBatch, TorchTypedLinkBatch
 
 Links = TorchLinkBatch | TorchTypedLinkBatch
-_BLOCK = 1 << 22  # most numbers in memory at a time in evaluation: scores, or states for the scores
+# Maximum number of numbers in memory at a time in evaluation: scores, or the states that the scores are computed from.
+_BLOCK = 1 << 22
 
 
 class LinkModel(nn.Module):

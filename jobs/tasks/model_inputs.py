@@ -105,7 +105,7 @@ def node_batch_graphs(batch: TorchBatch) -> Graphs | ShardedGraph:
 
 
 class KeptEdges(Generic[Made]):
-    """Calls `make(batch)` and keeps the result as long as all batches have the same edges. All batches of a whole graph have the same edges.
+    """Calls `make(batch)`, and keeps the result as long as the batches have the same edges, as all batches of a whole graph do.
 
     Also keeps the edge lists of the last batch, to compare. `again` puts the rows of another batch into the kept result.
     """
@@ -156,7 +156,7 @@ def _form(tensor: Tensor | None) -> Any:
 
 
 class NodeBatchGraphs:
-    """`node_batch_graphs`, but the edges of a whole graph are made only once."""
+    """Does the same as `node_batch_graphs`, but makes the edges of a whole graph only once."""
 
     def __init__(self) -> None:
         self._kept = KeptEdges(node_batch_graphs, _with_rows)
@@ -266,7 +266,8 @@ def read_columns(model: nn.Module, inputs: Inputs) -> None:
 
 
 def baselines_see(inputs: Inputs, choice: str, name: str = "") -> Callable[[Tensor], Tensor] | None:
-    """A function that maps rows of features to the rows that baselines read: standardised, without embedded categories. None: rows as stored."""
+    """Returns a function that maps rows of features to the rows that baselines read: standardised, and without embedded categories. None: baselines read the
+    rows as stored."""
     columns = ReadColumns(inputs).requires_grad_(False)
     see_raw = choice == "no" and not inputs.embedded
     return None if see_raw else lambda x_nF: columns.rows(x_nF, name)[:, : x_nF.shape[1]]
