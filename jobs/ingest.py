@@ -98,8 +98,8 @@ class IngestConfig(IngestOptions):
     node_features: Literal["source", "edge-means"] = "source"
     """edge-means: nodes without features get the means of their edges' features, the usual input for ogbn-proteins."""
     repeated_triples: Literal["keep", "drop"] = "keep"
-    """A triple that is in two of train, valid and test: keep it in both, as published, or drop it from the earlier split. The command prints the number of
-    such triples."""
+    """Treatment of a triple that is in two of the splits train, valid and test: keep it in both, as published, or drop it from the earlier split. The command
+    prints the number of such triples."""
     mag: SyntheticMagOptions = field(default_factory=SyntheticMagOptions)
     edge_list: EdgeListOptions = field(default_factory=EdgeListOptions)
     ray: SessionOptions = field(default_factory=SessionOptions)
@@ -148,7 +148,8 @@ class IngestMoleculesConfig(MoleculeIngestOptions):
     """Write molecules to an fsspec URL, as graphs."""
 
     source: str
-    """`embedded`, `pcqm4mv2`, or `smiles:` and a table of SMILES (.csv, .tsv, .txt, .smi, also .gz, .bz2, .zst, .xz; .parquet, .arrow, .feather; a folder of such or a glob) at a path or fsspec URL."""
+    """`embedded`, `pcqm4mv2`, or `smiles:` and a table of SMILES (.csv, .tsv, .txt, .smi, also .gz, .bz2, .zst, .xz; .parquet, .arrow, .feather; a folder of
+    such files, or a glob) at a path or fsspec URL."""
     url: str
     """Where to write: a path, or file://, s3://, gs://. It must be absent or empty, or with --overwrite a set of graphs; never other files."""
     root: str = "data/ogb"

@@ -32,8 +32,8 @@ from graphmill.jobs.resolve.checks import check_device
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-# Limits of the relative error ‖measured - exact‖ / ‖exact‖ for (outputs, all gradients). bfloat16 has 8 significant bits, and means over many nodes
-# cancel: an error of 0.2 was measured.
+# Limits of the relative error ‖measured - exact‖ / ‖exact‖ for (outputs, all gradients). bfloat16 has 8 significant bits. In means over many nodes the values
+# cancel, so the error is large: 0.2 was measured.
 LIMITS = {"float32": (1e-3, 1e-3), "bfloat16": (1e-1, 4e-1)}
 MAX_WAIT_SHARE = 0.05
 

@@ -76,7 +76,7 @@ def dgl_rows(work: dict[str, Any]) -> Iterator[Row]:
     else:
         graph = dgl.graph(("csc", (load(work, "indptr"), load(work, "indices"), edge_ids)))
     roots, root_type = load(work, "roots"), work.get("root_type", graph.ntypes[0])
-    # DGL lists fan-outs from the widest layer inwards. Edge ids (edata[dgl.EID]) and relabelled blocks come with every DGL batch.
+    # DGL's list of fan-outs begins with the layer that is farthest from the roots. Every DGL batch has edge ids (edata[dgl.EID]) and relabelled blocks.
     sampler = dgl.dataloading.NeighborSampler(list(reversed(work["fanouts"])))
     for feature in ({}, {name: load(work, name) for name in work["features"]}) if work.get("features") else ({},):
 

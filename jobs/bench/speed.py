@@ -266,7 +266,7 @@ def pairs_of(points: Sequence[Point], level: str, above: str, below: str) -> lis
 
 
 def ratios(points: Sequence[Point], level: str) -> list[tuple[int, float, float]]:
-    """(N, ratio softmax / geco of the forward times, ratio of the times of both passes) for each size."""
+    """For each size: (N, ratio softmax / geco of the times of the forward pass, the same ratio for the forward and backward passes together)."""
     both = pairs_of(points, level, "softmax", "geco")
     return [(a.nodes, a.forward_s / b.forward_s, a.step_s / b.step_s) for a, b in both]
 

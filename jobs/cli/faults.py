@@ -1,5 +1,5 @@
-"""Reports the signals of a failing mapped file as one line. SIGBUS: a page of the file no longer exists. SIGSEGV: changed bytes in the file sent a loop to a
-wrong address.
+"""Reports a fault of a mapped file as one line. Such a fault raises a signal. SIGBUS: a page of the file no longer exists. SIGSEGV: bytes of the file have
+changed, and code that reads them used a wrong address.
 
 Python runs its own signal handlers only after the interrupted C code returns; after such a fault it never returns. The handler here is therefore a C callback.
 It runs in the thread that faulted, names the file, lets a run write its last record, and ends the process with status 1. No value that was read from the file

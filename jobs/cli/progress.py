@@ -61,7 +61,8 @@ class Progress:
                 self._notebook.update({"text/plain": line}, raw=True)
 
     def stage(self, name: str, done: float, total: float | None) -> None:
-        """The form of `update` for ingestion, encoding and prediction. The total is a hint: the number of edges of a source may be an estimate."""
+        """Calls `update` with the name of a stage; for ingestion, encoding and prediction. `total` may be an estimate, for example of the number of edges of a
+        source."""
         self.update(done, None if total is None else max(done, total), name)
 
     @contextmanager

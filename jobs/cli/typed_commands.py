@@ -25,7 +25,7 @@ def is_command() -> bool:
 
 
 def command_line(name: str, *words: str) -> str:
-    """The prediction command, or the training command with these flags; in Python, the call."""
+    """The text of the prediction command, or of the training command with these flags. In Python: the text of the call."""
     script = Path(sys.argv[0])
     if not is_command() and words:
         call, options = ("predict", map(python_text, words)) if name == "predict" else ("train", _python_options(words))

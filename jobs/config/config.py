@@ -497,7 +497,7 @@ def _split(value: Any) -> tuple[str | None, Tree]:
 
 
 def _all_flags(kind: str, names: Mapping[str, str]) -> dict[str, str]:
-    """All training flags, each with its owner. The owner is empty if a run of this kind with these components has the flag."""
+    """All training flags, each with the name of its owner. The name is empty if a run of this kind with these components has the flag."""
     here: list[str] = []
     owners: dict[str, list[str]] = {}
     elsewhere: dict[str, str] = {}

@@ -33,8 +33,8 @@ class LinksOptions:
     exclude_own: bool = True
     """Pass no messages along the links of a batch and their reverses. Otherwise the network could read the answer from them."""
     ranking: Literal["auto", "fixed", "sampled", "all"] = "auto"
-    """Rivals of a scored link, the wrong links that its score is ranked against. fixed: the negatives stored with its split; sampled: --task.num_rivals
-    drawn nodes; all: all nodes except those that the source is known to be joined with. auto: fixed if the graph has stored negatives, otherwise sampled."""
+    """Rivals of a scored link, the wrong links with which its score is compared. fixed: the negatives stored with its split; sampled: --task.num_rivals
+    drawn nodes; all: all nodes except the nodes to which the source has a known link. auto: fixed if the graph has stored negatives, otherwise sampled."""
     num_rivals: Count = 100
     """Number of rivals of each link with --task.ranking sampled. Every run draws the same rivals."""
     relation: str | None = None

@@ -65,7 +65,7 @@ def _commit(checkout: Path) -> str | None:
 
 
 def installed_packages() -> dict[str, str]:
-    """The versions of those packages that are installed."""
+    """Versions of the recorded packages, without packages that are not installed."""
     versions = {}
     for name in _PACKAGES:
         with suppress(PackageNotFoundError):

@@ -73,7 +73,8 @@ class BrecConfig:
     loss_threshold: float = 0.1
     """Loss below which training stops."""
     training: Literal["brec", "ppgt"] = "brec"
-    """brec: like BREC's program: Adam, with a lower rate when the loss stops falling. ppgt: like PPGT's code: AdamW, ten epochs of warm-up from 1e-7, then a cosine to 7e-5 at the last epoch (200 there), gradients of norm at most 1."""
+    """Training schedule. brec: as in BREC's program, Adam, with a lower rate when the loss stops falling. ppgt: as in PPGT's code, AdamW with ten epochs of
+    warm-up from 1e-7, then a cosine to 7e-5 at the last epoch (epoch 200 in PPGT's code); the norm of gradients is at most 1."""
     lr: float = 1e-3
     """Adam's step size."""
     weight_decay: float = 1e-5

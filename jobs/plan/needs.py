@@ -25,7 +25,8 @@ _GRID, _STEPS = 60, 200
 
 @dataclass(frozen=True)
 class Needs:
-    """Counts over the drawn batches of a few positions in a step ("places"). A place stands for nearby positions; with shuffled roots, for all positions."""
+    """Counts over the drawn batches. Batches are drawn for a few positions in a step, the "places". A place stands for nearby positions or, with shuffled
+    roots, for all positions."""
 
     hits: np.ndarray  # uint8 [2, places, nodes]: how many first batches, and how many other batches, hold a node
     rounds: tuple[int, int]  # batches drawn for each place: first batches, other batches

@@ -95,7 +95,8 @@ def add_untried(plan: Plan, resolved: ResolvedRun, missing: str) -> None:
 
 
 def weight_bytes(plan: Plan, resolved: ResolvedRun) -> dict[str, int]:
-    """Bytes of the weights, two moments, best weights and gradients; of waiting nodes of the gradient tree; of messages; of the averaged weights."""
+    """Bytes of the arrays that are as large as the weights: weights, two moments, best weights, gradients, nodes of the gradient tree that wait, messages, and
+    averaged weights."""
     waiting = -(-plan.micro_batches // plan.workers)
     copies = 4 + waiting.bit_length() + (plan.workers > 1) + (resolved.fit.ema_decay is not None)
     return {"weights and optimizer": 4 * (plan.parameters or 0) * copies}

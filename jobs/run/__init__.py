@@ -1,1 +1,2 @@
-"""Executes a run of any kind, follows it and reports it; prints its plan; writes the files of a prediction. Imports: jobs.subjects and the packages below it."""
+"""Executes, follows and reports a run of any kind; prints the plan of a run; writes the files of a prediction. Imports: jobs.subjects and the packages below
+it."""

@@ -136,7 +136,8 @@ def _digest(run: Run, path: str, config: PredictConfig) -> str:
 
 
 def _with_targets(path: str, table: SmilesOptions, targets: tuple[str, ...]) -> SmilesOptions:
-    """The options with the run's targets, if the user names no targets and the table has them. Otherwise without targets: none is guessed."""
+    """The options with the run's targets, if the user names no targets and the table has them. Otherwise the options have no targets; no column is guessed to
+    be a target."""
     if table.targets != (AUTO,):
         return table
     try:

@@ -1,4 +1,5 @@
-"""The protocol of a run's subject. The subject finds, opens, checks and serves the run's data, and trains on it, plans for it and predicts it.
+"""The protocol of a run's subject. A subject finds, opens, checks and serves the run's data. It also gives the run its samplers, task, baselines, plan and
+predictions.
 
 `graphmill.jobs.config.registry.KINDS` maps each kind of run to its class; a user's own kind names its class. Methods with a body are the defaults for data
 that every process reads itself.

@@ -69,7 +69,7 @@ class SweepOptions:
     baseline: tuple[Literal["gcn", "gat", "sage"], ...] | None = ("gcn",)
     """Classic models to train after the trials, by their frozen recipes (recipes/baselines), once for each graph, split and seed. After the --, --baseline.configurations sets the number of configurations of each model. none: no classic models."""
     at_once: Count | None = None
-    """Number of trials that run at the same time. The default is as many as cores and GPUs allow, or one if scaling is measured."""
+    """Number of trials that run at the same time. The default is the largest number for which cores and GPUs are enough, or one if scaling is measured."""
     cpus: Count | None = None
     """Number of cores for all trials in total. The default is all cores of this machine."""
     trial_timeout_s: Positive = 86_400.0

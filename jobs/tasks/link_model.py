@@ -64,7 +64,7 @@ class LinkModel(nn.Module):
         assert batch.negative is not None
         sources = batch.link_source[:, None] if batch.negative_source is None else batch.negative_source
         relation = batch.link_relation
-        # Rows come from `index_select`: its gradient sums in the order of the rows.
+        # Takes rows by `index_select`, because its gradient adds up in the order of the rows.
         source = _rows(state_rD, batch.link_source)
         own_m1 = self.decoder(source, _rows(state_rD, batch.link_destination), relation)[:, None]
         others_mk = self.decoder(_rows(state_rD, sources), _rows(state_rD, batch.negative), _column(relation))

@@ -137,7 +137,7 @@ def run_shell(commands: str, folder: Path) -> None:
 
 @pytest.mark.long
 def test_links_of_one_s_own_edges(tmp_path: Path) -> None:
-    """Runs the guide's commands and code unchanged, in a folder that holds such files."""
+    """Runs the guide's commands and code unchanged, in a folder with the files that the guide names."""
     rng = np.random.default_rng(0)
     group = rng.integers(0, 6, 300)
     np.save(tmp_path / "x.npy", (np.eye(6)[group] + rng.normal(size=(300, 6))).astype(np.float32))
@@ -221,7 +221,7 @@ assert scores["test"]["accuracy"] == run.scores["test"]
 
 @pytest.mark.long
 def test_a_graph_with_time(tmp_path: Path) -> None:
-    """Runs the guide's commands and code unchanged, in a folder that holds such files."""
+    """Runs the guide's commands and code unchanged, in a folder with the files that the guide names."""
     rng = np.random.default_rng(0)
     label = rng.integers(0, 3, 300)
     np.save(tmp_path / "x.npy", (3 * np.eye(3)[label] + rng.normal(size=(300, 3))).astype(np.float32))
@@ -319,7 +319,7 @@ assert inner < outer
 @pytest.mark.ray
 @pytest.mark.long
 def test_a_graph_of_one_s_own_is_ingested_from_files_and_trained_on(tmp_path: Path) -> None:
-    """Runs the guide's commands unchanged, in a folder that holds such files."""
+    """Runs the guide's commands unchanged, in a folder with the files that the guide names."""
     rng = np.random.default_rng(0)
     label = rng.integers(0, 3, 300)
     np.save(tmp_path / "x.npy", (3 * np.eye(3)[label] + rng.normal(size=(300, 3))).astype(np.float32))

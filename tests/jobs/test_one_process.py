@@ -1,4 +1,4 @@
-"""A run of one process, without Ray, equals the run of one Ray worker to the last digit, and each can continue the other."""
+"""Tests that a run of one process, without Ray, equals a run of one Ray worker to the last digit, and that each can continue the other."""
 
 import json
 import shlex

@@ -210,7 +210,7 @@ def test_our_own_components_are_read_back_equal(kind):
             if kind == "nodes" and (group, name) == ("sampler", "neighbor"):
                 words = ["--sampler.fanouts", "3", "2", "1"]
             if kind == "nodes" and (group, name) in (("task", "binary"), ("task", "regression")):
-                words = ["--data", "a graph"]  # the embedded graph has no such labels: each of its nodes has one class
+                words = ["--data", "a graph"]  # nodes of the embedded graph have one class, which fits neither task
             config = config_of(
                 f"--{group}", name, *words, "--data.folder", "a folder", "--fit.clip_norm", "none", kind=kind
             )

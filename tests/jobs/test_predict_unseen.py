@@ -152,7 +152,7 @@ def test_every_parameter_is_trained(tmp_path, words):
 
 @pytest.mark.parametrize(("count", "most"), [(200, 8), pytest.param(3_000, 64, marks=pytest.mark.long)])
 def test_columns_of_many_words_are_trainable_rows(tmp_path, count, most):
-    """Trainable rows learn what hashed features cannot.
+    """With trainable rows for words a model learns the classes; with hashed features it cannot.
 
     In a later table equal words have equal rows, and unknown words have the row for unknown words.
     """
