@@ -1,6 +1,6 @@
 """Compares two runs: `graphmill compare RUN OTHER` prints their scores and costs side by side, then each option and version that differs.
 
-An option that only one run has is listed as such. Paths are not compared if their data is equal. `graphmill report RUN --compare OTHER` shows the curves of
+The list also shows options that only one run has. Paths are not compared if their data is equal. `graphmill report RUN --compare OTHER` shows the curves of
 both runs.
 """
 

@@ -62,7 +62,7 @@ class ConvertConfig:
     checkpoint: Path
     """A .safetensors file, or a .pt or .ckpt file of tensors."""
     out: Path
-    """The folder to write; nothing may be there."""
+    """The folder to write; it must be absent or empty."""
     num_heads: int | None = None
     """TokenGT: number of attention heads, which the shapes of the tensors do not show; default: 32, as in the published model."""
     task: Literal["graph", "node"] | None = None
@@ -173,7 +173,7 @@ def main() -> None:
     from graphmill.storage.filesystem.object_stores import list_names
     from graphmill.storage.filesystem.outputs import check_output, whole_folder
 
-    check_output(config.out, "a converted checkpoint", list_names)  # refuses a folder with other files
+    check_output(config.out, "a converted checkpoint", list_names)  # refuses a folder that holds files
     state = read_state(config.checkpoint)
     try:
         options = ("num_heads", "task", "pool", "activation", "transposed_rrwp")

@@ -36,7 +36,7 @@ class IndexConfig:
     predictions: Path
     """A folder that `predict --embeddings` wrote."""
     out: Path
-    """The folder to write; nothing may be there."""
+    """The folder to write; it must be absent or empty."""
     metric: Literal["dot", "cosine", "l2"] = "dot"
     """Measure of nearness. dot: the scalar product, with which the decoder dot scores links. cosine: the cosine; vectors are stored with length 1, so scale
     queries to length 1 as well. l2: the distance, with which the decoder transe scores links."""
@@ -57,7 +57,7 @@ def main() -> None:
     from graphmill.storage.filesystem.object_stores import list_names
     from graphmill.storage.filesystem.outputs import check_output
 
-    check_output(config.out, "an index", list_names)  # refuses a folder with other files
+    check_output(config.out, "an index", list_names)  # refuses a folder that holds files
     index = None
     ids: list[pa.ChunkedArray] = []
     for table in _rows(config.predictions):

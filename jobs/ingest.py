@@ -112,7 +112,7 @@ class IngestConfig(IngestOptions):
         typed = is_typed(self.source)
         other = EdgeListOptions(
             features_as=self.edge_list.features_as if typed and not named else None
-        )  # also valid for tables of several types
+        )  # these options are also valid for tables of several types
         if self.edge_list != other and (named or typed or self.source.endswith(".npz")):
             raise ConfigError(
                 f"edge_list: expected a table of edges as the source, got {self.source}; leave the options --edge-list.… out"
@@ -256,7 +256,7 @@ def build_source(config: IngestConfig, progress: "Progress") -> "GraphSource":
 
 
 def with_edge_means(graph: "GraphSource", config: IngestConfig) -> "GraphSource":
-    """The graph, with the means of edge features as node features if the options ask for them. Raises ConfigError if links are held out, because the means
+    """The graph. If the options ask for it, the means of edge features become node features. Raises ConfigError if links are held out, because the means
     would contain the features of held-out links."""
     if config.node_features == "source":
         return graph
@@ -390,7 +390,7 @@ def ingest_graph(config: IngestConfig, report: "Progress") -> "tuple[int, int, s
 
 
 def roles_of(*sources: "NodeSource | EdgeSource") -> str:
-    """The role of each column in the tables of these sources, one line each. Empty if the tables have no columns."""
+    """Lists the role of each column in the tables of these sources, one line for each column. Empty if the tables have no columns."""
     from graphmill.storage.importers.columns.role_table import format_roles
 
     roles = [role for source in sources for role in getattr(source, "roles", [])]

@@ -20,7 +20,7 @@ class ReportConfig:
     compare: str | None = None
     """Another run's directory, to show next to the run."""
     out: Path | None = None
-    """The page's path: a new file, or an earlier report's; the default is report.html in the run's directory."""
+    """Path of the page: a new file, or the file of an earlier report. The default is report.html in the run's directory."""
 
 
 def main() -> None:

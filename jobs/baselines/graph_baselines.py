@@ -1,4 +1,4 @@
-"""Baselines for many graphs: a constant, and a linear model of each graph's counts that ignores the structure."""
+"""Computes baselines for many graphs: a constant, and a linear model that reads only counts of nodes and edges, not the structure of a graph."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -58,7 +58,8 @@ def compute_graph_baselines(
 def _rows(
     store: StoredGraphs, graphs: np.ndarray, columns: tuple[int, ...], task: Task, seen: Seen
 ) -> tuple[Tensor, Tensor]:
-    """(inputs, targets). The inputs are float64 [n, F]: the counts of graphs or the features of labelled nodes. Targets have the form that the task takes."""
+    """(inputs, targets). The inputs are float64 [n, F]: the counts of graphs or the features of labelled nodes. The targets have the form that the task
+    requires."""
     packed = store.fetch(graphs)
     if seen is not None and store.manifest.node.holds_numbers:
         packed = replace(packed, node_feature=seen(torch.tensor(packed.node_feature)).numpy())

@@ -21,7 +21,8 @@ _BLOCK = 1 << 22  # number of scores in memory at a time
 
 
 def compute_link_baselines(router: Router | TypedRouter, options: LinkOptions, task: Task) -> Baselines:
-    """Scores of "common_neighbors" or "paths_of_three" on "valid" and "test", against the same rivals as in the run. Edges count in both directions."""
+    """Returns the scores of "common_neighbors" or "paths_of_three" on "valid" and "test". The rivals of each link are the same as in the run. Edges count in
+    both directions."""
     tables = link_tables(router, options.relation)
     counted = _Counted.of(tables)
     # In one batch of all links, positions in the batch equal node ids.

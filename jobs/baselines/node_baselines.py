@@ -1,4 +1,4 @@
-"""Baselines for nodes: the majority class (the majority answer of each label, the mean of numbers), and a model that sees features but no edges."""
+"""Computes baselines for nodes: the majority class (the majority answer of each label, the mean of numbers), and a model that sees features but no edges."""
 
 import copy
 import math
@@ -21,7 +21,7 @@ from graphmill.storage.format.manifest import Manifest
 from graphmill.storage.format.source import SPLITS
 
 _BLOCK_ROWS = 65_536
-_MAX_TRAIN_ROWS = 200_000  # most training rows: more rows do not improve the perceptron
+_MAX_TRAIN_ROWS = 200_000  # maximum number of training rows: more rows do not improve the perceptron
 _MAX_STEPS = 600
 _BATCH_ROWS = 4_096
 _PENALTIES = (1e-4, 1e-3, 1e-2)  # penalties on the logistic regression's squared weights
@@ -187,7 +187,7 @@ def _fit_perceptron(
 ) -> nn.Module:
     """Trains a perceptron by AdamW, with early stopping on the validation score."""
     generator = torch.Generator().manual_seed(seed)
-    # Skip the random numbers that earlier versions drew for the linear models: scores stay equal to the scores of earlier versions.
+    # Skips the random numbers that earlier versions drew for the linear models, so that scores stay equal to the scores of earlier versions.
     torch.empty(len(_PENALTIES) * (x.shape[1] + 1) * task.out_dim).uniform_(generator=generator)
     network = _Perceptron(x.shape[1], task.out_dim, generator)
     optimizer = torch.optim.AdamW(network.parameters(), lr=3e-3, weight_decay=1e-2)

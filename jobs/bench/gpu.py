@@ -75,7 +75,8 @@ class Result(NamedTuple):
 
 
 def models() -> "dict[str, Callable[[], nn.Module]]":
-    """Small versions of all models of molecules. TokenGT runs without eigenvectors: for equal eigenvalues, a solver may return any basis of eigenvectors."""
+    """Small versions of all models of molecules. TokenGT runs without eigenvectors, because for equal eigenvalues a solver may return any basis of
+    eigenvectors."""
     from graphmill.jobs.bench.results import recipe_options
     from graphmill.models.geco.graphs import GECOGraphs
     from graphmill.models.gps.options import GPSOptions
@@ -138,7 +139,7 @@ def compare(name: str, model: "nn.Module", device: str, forward: "Callable[[Any,
     import torch
 
     def outcome(of: "nn.Module", where: str, half: bool) -> "tuple[Tensor, Tensor]":
-        """Predictions of the model, and all gradients of a fixed weighted mean of the predictions."""
+        """Returns the predictions of the model, and the gradients of all weights for a fixed weighted mean of the predictions."""
         with torch.autocast(torch.device(where).type, torch.bfloat16, enabled=half):
             out = forward(of, where)
         probe = torch.linspace(0.5, 1.5, out.numel(), dtype=torch.float64).view(out.shape)

@@ -52,7 +52,7 @@ class Shape:
 class RegularGraph:
     """N nodes with `degree` random neighbours each: i and j are neighbours if σ(i) - σ(j) is one of a few random offsets.
 
-    Symmetric, without self loops or parallel edges. Built in O(E) on the device. `degree` must be even and at most N - 2.
+    The graph is symmetric and has no self loops or parallel edges. It is built in O(E) on the device. `degree` must be even and at most N - 2.
     """
 
     def __init__(self, num_nodes: int, degree: int, device: str, seed: int = 0) -> None:
@@ -335,7 +335,7 @@ def _module(name: str, level: str, shape: Shape, graph: RegularGraph) -> tuple[n
 def build_subject(
     name: str, level: str, shape: Shape, graph: RegularGraph, *, bf16: bool = False, compiled: bool = False
 ) -> Callable[[], Tensor]:
-    """Returns a function that runs an attention, a layer or a whole model forward on fixed inputs and returns a scalar to differentiate."""
+    """Returns a function that runs an attention, a layer or a whole model forward on fixed inputs, and returns a scalar to differentiate."""
     torch.manual_seed(0)
     device = graph.indices.device
     module, arguments = _module(name, level, shape, graph)

@@ -177,7 +177,7 @@ def _primphormer(config: TrainingConfig) -> Work:
     sources = graph.indices.view(config.nodes, config.degree)
 
     def part_loss(node: "Tensor", place: "Tensor") -> "Tensor":
-        """Loss of the part with the nodes `node`. `place`: position of each node in the part; -1 for nodes outside."""
+        """Loss of the part that consists of the nodes `node`. `place`: position of each node of the graph in the part; -1 for nodes outside the part."""
         source = place[sources[node].long()]  # [n, degree]
         inside = source >= 0
         destination = torch.arange(len(node), device=config.device).unsqueeze(1).expand_as(source)
@@ -251,7 +251,7 @@ def molecules(count: int, seed: int = 0) -> "Graphs":
     )
 
 
-# BUILD: row -> function that builds it. LESS: row -> options that reduce its memory.
+# BUILD maps a row to the function that builds the row. LESS maps a row to the options that reduce its memory.
 BUILD = {"geco": _geco, "primphormer": _primphormer, "tokengt": _tokengt}
 LESS = {
     "geco": "--recompute, or a smaller --nodes or --width",

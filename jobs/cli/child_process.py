@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import psutil
 
 _TAG = "GRAPHMILL_SWEEP"  # environment variable of a child process and its descendants
-_LEAVE_TIMEOUT_S = 5.0  # processes whose parent has ended or was killed
+_LEAVE_TIMEOUT_S = 5.0  # wait for processes whose parent has ended or was killed
 
 
 def new_tag() -> str:

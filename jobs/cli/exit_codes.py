@@ -16,8 +16,8 @@ from graphmill.jobs.cli.faults import faults_told
 from graphmill.jobs.cli.progress import quiet_where_asked
 from graphmill.storage.filesystem.mapped_files import why_changed
 
-# If a host is lost, Ray prints its stack, a page long, several times, and a line for each repeated request. The run itself
-# reports which host is lost. Ray reads this variable when it is imported. A value that the user has set is kept.
+# If a host is lost, Ray prints a stack of a page several times, and a line for each repeated request. The variable below turns this output off, because the run
+# itself reports which host is lost. Ray reads the variable when it is imported. A value that the user has set is kept.
 _NOT_SHOWN = {
     "RAY_DEDUP_LOGS_SKIP_REGEX": "Raylet is terminated|has been marked dead because|There are infinite retries remaining"
 }
@@ -48,7 +48,7 @@ def run(main: Callable[[], int | None]) -> NoReturn:
         except Terminated:
             code = 128 + signal.SIGTERM
         except KeyboardInterrupt as stop:
-            if not stop.args:  # otherwise the run has printed how to continue it
+            if not stop.args:  # otherwise the run has already printed how to continue
                 print("interrupted", file=sys.stderr)
             code = 128 + signal.SIGINT
         except BrokenPipeError:

@@ -78,7 +78,7 @@ class Progress:
     def _left(self, done: float, total: float | None, now: float) -> str:
         """The time left, estimated from the mean rate so far."""
         self._updates += 1
-        if self._updates <= 2:  # the first update announces the start, the second gives the position
+        if self._updates <= 2:  # the first update marks the start, and the second update gives the first position
             self._first = done, now
         first_done, first_s = self._first
         if total is None or done <= first_done or done >= total:

@@ -1,4 +1,5 @@
-"""Writes our commands as the user types them here: `python jobs/predict.py …`, `graphmill predict …` or, in a program or a notebook, `gm.predict(…)`."""
+"""Writes Graphmill's commands as the user types them in this environment: `python jobs/predict.py …`, `graphmill predict …` or, in a program or a notebook,
+`gm.predict(…)`."""
 
 import json
 import shlex
@@ -20,7 +21,7 @@ def program_name() -> str:
 
 
 def is_command() -> bool:
-    """Whether this process is one of our commands, not a program or notebook that imports Graphmill."""
+    """Whether this process is a command of Graphmill, not a program or notebook that imports Graphmill."""
     return sys.argv[0].startswith(GRAPHMILL) or Path(sys.argv[0]).resolve().parent == _JOBS
 
 

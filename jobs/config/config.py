@@ -3,8 +3,8 @@
     RunConfig = data, model, sampler, task, evaluation, fit, loader, servers, workers, ray, run
 
 Each part is the options class of a component, with the defaults of that class. recipes/defaults has a recipe for each model; a command without options runs
-this recipe. Its values are overridden, in this order, by the values of a resumed run, a named recipe, and the flags. An option is open if none of the three
-sets it and jobs/config/defaults.py has a rule for it; `graphmill.jobs.resolve.resolve` then chooses its value for the graph.
+this recipe. The values of a resumed run override this recipe, a named recipe overrides the resumed run, and flags override the named recipe. An option is open
+if none of the three sets it and jobs/config/defaults.py has a rule for it. `graphmill.jobs.resolve.resolve` then chooses the option's value for the graph.
 """
 
 import math
@@ -90,7 +90,7 @@ class NodeDataOptions:
     folder: str = "data"
     """Folder of prepared graphs and of OGB's raw files."""
     directed: bool = False
-    """Keep the direction of an OGB set's edges (ogbn-arxiv). Without this, the reverse of each edge is added, as in the literature."""
+    """Keep the direction of an OGB set's edges (ogbn-arxiv). Without this option, the reverse of each edge is added, as in the literature."""
     split_set: Size = 0
     """Index of the train/valid/test split to use."""
     edge_features: bool = False
@@ -226,7 +226,8 @@ class RunOptions:
     """Division of the work among workers. data: every worker has its own batches. graph: the whole graph is the only batch of an epoch, and its nodes are
     divided among the workers (geco, sage, gcn, gat, rsage)."""
     require_baselines: bool = False
-    """Exit with status 1 if the final score does not beat every baseline; without this it is a warning. Requires exact scores, not estimates."""
+    """Exit with status 1 if the final score does not beat every baseline; without this option the run only prints a warning. Requires exact scores, not
+    estimates."""
     track: tuple[Literal["mlflow", "wandb"], ...] = ()
     """Also send configuration, epochs and scores to these trackers. Each tracker is an extra: pip install -e '.[mlflow]'."""
     track_project: str = "graphmill"
@@ -238,7 +239,7 @@ class RunConfig:
     """All options of a run."""
 
     kind: str
-    """nodes, graphs, or a user's own kind by its import path."""
+    """nodes, graphs, or the import path of a user's own kind."""
     data: Any
     """NodeDataOptions or GraphSetOptions, depending on `kind`. `evaluation` also depends on `kind`."""
     model: Component
@@ -427,7 +428,7 @@ def _is_automatic(tree: Mapping[str, Any]) -> bool:
 def _take_open(
     rules: Iterable[str], group: str, options_type: type, tree: Tree, *, is_automatic: bool
 ) -> tuple[Tree, set[str]]:
-    """(the group's tree without its open options, the open options). An option is open if it has a rule and is not set or set to auto."""
+    """(the group's tree without its open options, the open options). An option is open if it has a rule and the user did not set it, or set it to auto."""
     left_open, known = set(), leaves(options_type)
     for path in rules:
         inner = path.removeprefix(f"{group}.")
@@ -537,8 +538,8 @@ _STEPS = {"epochs": "steps", "warmup_epochs": "warmup_steps"}  # setting one opt
 
 
 def _say_over(recipe: Mapping[str, Any], said: Mapping[str, Any]) -> Tree:
-    """A recipe, overridden by the values of another layer. If the layer sets epochs, the recipe's steps are dropped, also the warm-up's. Raises ConfigError
-    if the flags set both epochs and steps."""
+    """A recipe, overridden by the values of another layer. If the layer sets epochs, the recipe's steps are dropped, also the warm-up's. Raises ConfigError if
+    the flags set both epochs and steps."""
     fit = said.get("fit")
     if isinstance(fit, Mapping):
         for epochs, steps in _STEPS.items():

@@ -1,4 +1,4 @@
-"""Rules that choose open options from the statistics of the graph. One table; each rule is a pure function that returns a value and its reason.
+"""Chooses open options from the statistics of the graph, by a table of rules. Each rule is a pure function that returns a value and its reason.
 
     open options, set options, GraphFacts ──choose──▶ {path: Choice}
 
@@ -25,7 +25,7 @@ from graphmill.storage.format.statistics import SplitStatistics
 if TYPE_CHECKING:
     from graphmill.storage.format.graph_set_manifest import GraphSetManifest
 
-_ONE_BATCH = 50_000  # nodes: a graph with at most this many nodes is one batch
+_ONE_BATCH = 50_000  # a graph with at most this number of nodes is one batch
 _FEW_EDGES = 2_000_000
 # Bounds of "few labels": the share of nodes that train, and the training nodes of each class. With fewer, a model soon overfits.
 _FEW, _FEW_PER_CLASS = 0.2, 100
@@ -44,7 +44,7 @@ class GraphFacts:
     num_edges: int
     num_features: int
     num_classes: int
-    """2 if the labels are yes-or-no answers: each training node then has an answer for every label."""
+    """Number of classes. 2 if the labels are yes-or-no answers: each training node then has an answer for every label."""
     num_train: int
     """Number of training nodes, or of training graphs."""
     num_partitions: int = 1
@@ -68,8 +68,8 @@ class GraphFacts:
 
 
 def adjusted_homophily(split: SplitStatistics, *, by_weight: bool = False) -> float | None:
-    """(h - c) / (1 - c). h: the share of the training edges that join nodes of one class, weighted if the edges have weights. c: the share of all pairs of
-    training nodes that are of one class."""
+    """Returns (h - c) / (1 - c). h: share of the training edges that join two nodes of one class, weighted if the edges have weights. c: share of all pairs of
+    training nodes whose two nodes have one class."""
     weighted, classes = split.weighted_homophily if by_weight else None, split.class_counts
     share = split.homophily if weighted is None else weighted
     if share is None or (split.num_training_edges or 0) < _FEWEST_EDGES:
@@ -126,7 +126,7 @@ class Setting:
     options: Mapping[str, Any]
     """Every option that is set or chosen, by its path."""
     recipe: Mapping[str, Any] = field(default_factory=dict)
-    """Options of the model's default recipe. Empty: rules choose in place of a recipe."""
+    """Options of the model's default recipe. Empty: rules choose the options, without a recipe."""
 
     def __getitem__(self, path: str) -> Any:
         return self.options.get(path)
@@ -220,7 +220,7 @@ def num_batches(at: Setting) -> int | None:
 
 @dataclass(frozen=True)
 class _ByDegree:
-    """One value for graphs with a low mean degree, and one value for graphs with a high mean degree."""
+    """A rule's value for graphs with a low mean degree, and its value for graphs with a high mean degree."""
 
     few: Any
     many: Any
@@ -465,7 +465,7 @@ def has_recipe(kind: str, model: str) -> bool:
 
 
 def rule_paths(kind: str, model: str) -> tuple[str, ...]:
-    """The options that are chosen for this model and this kind of data if nobody sets them.
+    """The options that rules choose for this model and this kind of data if the user does not set them.
 
     The rules were measured with GECO and the classic models (gcn, gat, sage). TokenGT and Primphormer use these rules only on graphs with few labels. Rules
     that depend on the steps of an epoch apply to every model, including a user's own model. GECO has another rule for `norm` than the classic models.

@@ -38,7 +38,7 @@ class LinksOptions:
     num_rivals: Count = 100
     """Number of rivals of each link with --task.ranking sampled. Every run draws the same rivals."""
     relation: str | None = None
-    """Relation of a typed graph that links are predicted for, as SOURCE--NAME--TARGET. None: the relation with held-out links."""
+    """Relation of a typed graph in which links are predicted, as SOURCE--NAME--TARGET. None: the relation with held-out links."""
     decoder: LinkDecoderOptions = field(default_factory=LinkDecoderOptions)
 
     def __post_init__(self) -> None:

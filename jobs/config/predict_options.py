@@ -21,18 +21,18 @@ class PredictConfig:
     out: str
     """The folder of predictions: a path or an fsspec URL that all workers can write. It must be absent, empty, or written by the same command before."""
     graph: str | None = None
-    """The graph or set to predict; the default is the run's. Also a file of edges, of typed tables (.yaml) or of SMILES, in the format of ingest. The file
-    is stored in OUT/_data first. It needs no labels, targets or splits."""
+    """The graph or set to predict; the default is the data of the run. This may also be a file of edges, of typed tables (.yaml) or of SMILES, in the format of
+    ingest. Such a file is first stored in OUT/_data. It needs no labels, targets or splits."""
     reverse_edges: Literal["auto", "add", "keep"] = "auto"
     """Reverse edges of a file of edges or typed tables, with the values of ingest. auto, for typed tables: as in the run's graph."""
     other_graph: bool = False
     """Predict a graph or set that the run was not trained on."""
     split: str = "all"
-    """Splits to predict: all, or one of: train, valid, test (or the set's own names) and none. none: nodes or graphs that are in no split."""
+    """Splits to predict: all, train, valid, test (or another name that the set's splits have), or none. none: nodes or graphs that are in no split."""
     embeddings: bool = False
     """Also write the states that the model's head reads, if the model has a head."""
     top_k: Count = 10
-    """For a run on links: number of best destinations of each node. Nodes that the node already has an edge to are left out."""
+    """For a run on links: number of best destinations of each node. Nodes to which the node already has an edge are left out."""
     relation: str | None = None
     """For a run on links in a knowledge graph: the relation to search destinations for. "inverse of …" searches sources."""
     parallel: Literal["auto", "data", "graph"] = "auto"

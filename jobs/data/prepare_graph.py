@@ -99,7 +99,7 @@ def find_graph(options: NodeDataOptions, *, kind: Any = PLAIN_OR_TYPED) -> Store
 
 
 def not_there_yet(options: NodeDataOptions) -> tuple[SourceInfo, dict[str, int]] | None:
-    """(source, sizes of splits) of the embedded graph that is not made yet. None for any other graph."""
+    """(source, sizes of splits) if the embedded graph is not made yet. None for any other graph."""
     if options.path is not None:
         return None
     source = _synthetic(options)

@@ -1,4 +1,5 @@
-"""Records the origin of a run: its command and commit, versions of the packages that influence its numbers, the driver's machine, its Ray cluster."""
+"""Records the origin of a run: its command and commit, the versions of the packages that influence its numbers, the machine of the driver, and the Ray
+cluster."""
 
 import os
 import platform

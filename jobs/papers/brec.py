@@ -49,12 +49,12 @@ if TYPE_CHECKING:
     from graphmill.models.primitives.graphs import Graphs
 
 CATEGORIES = {"basic": 60, "regular": 50, "str": 50, "extension": 100, "cfi": 100, "4vtx": 20, "dr": 20}
-# Models that compute no more than colour refinement over walks. The value is the longest walk of the recipe.
+# Models that distinguish no more graphs than colour refinement over walks. The value is the length of the longest walk in the recipe.
 WALK_STEPS = {"grit": 31, "ppgt": 32}
 COPIES = 32
 WITHOUT_FEATURES = Inputs(out_dim=16)
 THRESHOLD = 72.34
-# Two T² that differ by less are equal: the model then separates the pair no better than copies of one graph.
+# Two values of T² that differ by less count as equal: the model then separates the pair no better than copies of one graph.
 SAME_T2 = 1e-6
 
 
@@ -65,7 +65,7 @@ class BrecConfig:
     data: Path
     """The folder of BREC's graph6 files (basic.npy, cfi.npy …)."""
     model: Literal["grit", "ppgt", "primphormer"] = "grit"
-    """Model to train, by its recipe brec.yaml."""
+    """Model to train. Its recipe is brec.yaml."""
     pairs: tuple[str, ...] = tuple(CATEGORIES)
     """Categories, or parts of categories: `basic:0-9`, `cfi:3`."""
     epochs: Size = 20
@@ -98,7 +98,7 @@ class BrecConfig:
     out: Path = Path("runs/brec")
     """Folder of the results."""
     bound: bool = False
-    """Train nothing; list the pairs that the model can distinguish by its walks with any weights (grit, ppgt)."""
+    """Train nothing; list the pairs that the model can distinguish by its walks with suitable weights (grit, ppgt)."""
 
     def __post_init__(self) -> None:
         check_fields(self, batch_size=2)

@@ -93,9 +93,9 @@ class BasisConfig:
     rows: tuple[RowName, ...] = get_args(RowName)
     """Rows of the table."""
     input: Literal["sparse", "dense"] = "sparse"
-    """sparse: tokens of nodes and edges; dense: tokens of all n² pairs (with half the batch size in the paper)."""
+    """Tokens of a graph. sparse: nodes and edges; dense: all n² pairs (with half the batch size in the paper)."""
     scale: Literal["paper", "reduced", "smoke"] = "reduced"
-    """paper: the paper's sizes; reduced: minutes on one core; smoke: seconds."""
+    """Sizes of the model and the data. paper: as in the paper; reduced: takes minutes on one core; smoke: takes seconds."""
     steps: Count | None = None
     """Training steps; default: the scale's."""
     seed: int = 0

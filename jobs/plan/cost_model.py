@@ -47,7 +47,8 @@ class Degrees:
 
     @staticmethod
     def power_law(num_nodes: float, num_edges: float, bins: int = 64) -> "Degrees":
-        """Degrees with density d^-3 above half their mean, like the tail of `graphmill.storage.synthetic.products_like`. All bins have equally many nodes."""
+        """Degrees with density d^-3 above half their mean, like the tail of `graphmill.storage.synthetic.products_like`. All bins have the same number of
+        nodes."""
         mean = num_edges / num_nodes
         edge = np.linspace(0.0, 1.0, bins + 1)
         # d = mean / 2 · u^(-1/2) for uniform u. The integral of d over a bin is mean · (u_1^(1/2) - u_0^(1/2)).
@@ -65,7 +66,7 @@ class Degrees:
 
 @dataclass(frozen=True)
 class BatchShape:
-    """Counts of a batch, hop by hop: either the counts of a real batch or expected counts."""
+    """Counts of a batch for each hop: counts of a real batch, or expected counts."""
 
     asked: tuple[float, ...]  # number of nodes for which neighbors are drawn
     drawn: tuple[float, ...]  # number of drawn neighbors
@@ -79,8 +80,8 @@ class BatchShape:
 def expected_batch(degrees: Degrees, roots: float, fanouts: Sequence[int]) -> tuple[BatchShape, np.ndarray]:
     """The expected batch around uniformly drawn roots, and the expected share of each bin's nodes that the batch holds.
 
-    Mean field: a drawn edge ends in a node with a probability in proportion to the node's degree, independent of the drawing node. If the batch holds a
-    share s of a bin with degree d, the batch holds 1 - (1 - s) exp(-e d / E) of the bin after e more draws.
+    Mean-field assumption: a drawn edge ends in a node with a probability in proportion to the node's degree, whatever node it was drawn for. If the batch holds
+    a share s of a bin with degree d, the batch holds 1 - (1 - s) exp(-e d / E) of the bin after e more draws.
     """
     if not 0 < roots <= degrees.num_nodes:
         raise ConfigError(f"roots: expected 1 to the graph's {degrees.num_nodes:,.0f} nodes, got {roots}")
@@ -247,11 +248,11 @@ class Rates:
 
     train_step_s: float = 0.0  # forward, backward and optimizer: constant part per step
     train_node_s: float = 200e-6  # forward, backward and optimizer: per node of the batch, with the node's edges
-    load_step_s: float = 0.0  # other threads of the worker: constant part per step
+    load_step_s: float = 0.0  # work of the worker's other threads: constant part per step
     load_node_s: float = 0.33e-6  # sampling and collating
     load_request_s: float = 0.21e-3  # a request and its reply
     load_byte_s: float = 0.57e-9
-    serve_request_s: float = 0.0  # work of the owner, if the rates above do not include it
+    serve_request_s: float = 0.0  # work of a partition's owner, if the rates above do not include it
     serve_byte_s: float = 0.0
 
 
@@ -261,7 +262,7 @@ class Link:
 
     gigabits: float
     latency_s: float = 100e-6  # time of one round of requests, or of one hop in a ring; 50 µs in each direction
-    share: float = 0.8  # share of the nominal rate that is reached
+    share: float = 0.8  # share of its nominal rate that the link reaches
 
     @property
     def bytes_per_s(self) -> float:
@@ -270,10 +271,10 @@ class Link:
 
 @dataclass(frozen=True)
 class StepCost:
-    """Seconds of a step of one worker, by part."""
+    """Seconds of a step of one worker, for each part of the step."""
 
     train_s: float
-    load_s: float  # the loader's thread, including its waits for the network
+    load_s: float  # seconds of the loader's thread, including its waits for the network
     reduce_s: float
     link_s: float  # time in which the host's link is busy
     cpu_s: float  # CPU time of all processes that work for this worker, including servers
@@ -329,7 +330,7 @@ def load_cpu_s(shape: BatchShape, remote: Traffic, rates: Rates) -> float:
 
 @dataclass(frozen=True)
 class Check:
-    """One measured point, per batch: each pair is (value of the model, measured value)."""
+    """Compares one measured point with the model. Values are per batch; each pair is (value of the model, measured value)."""
 
     name: str
     nodes: tuple[float, float]
@@ -453,7 +454,7 @@ class Workload:
 
     @property
     def stored_bytes(self) -> float:
-        """Bytes of topology, rows and ids on disk (and in memory if all of them are mapped)."""
+        """Bytes of topology, rows and ids on disk. If all of them are mapped, they need the same number of bytes in memory."""
         return 8 * self.num_nodes + self.widths.index * self.num_edges + self.widths.row * self.num_nodes
 
 

@@ -39,7 +39,7 @@ class Finding(NamedTuple):
 
 
 def _warned(name: str, problem: str | None, fine: str) -> Finding:
-    """A finding: a warning if there is a problem, otherwise the message `fine`."""
+    """Returns a finding: a warning with the problem if there is one, otherwise the message `fine`."""
     return Finding(name, "ok", fine) if problem is None else Finding(name, "warn", problem)
 
 

@@ -15,7 +15,7 @@ from graphmill.samplers.drawing.protocol import Sampler
 from graphmill.samplers.vocabulary.options import FullGraphOptions
 
 PLANNED = "rows and batches by plan"
-_LONGEST_TRY_S = 30.0  # about the longest time that a plan spends on one pass
+_LONGEST_TRY_S = 30.0  # approximate maximum of the time that a plan spends on one pass
 
 
 def on_top(plan: Plan) -> str:
@@ -33,7 +33,7 @@ class Scoring:
     is_scaled: bool = False  # scaled up from a quarter, because the whole batch would take too much time or memory
 
     def text(self, plan: Plan, fit: TrainOptions, threads: int) -> str:
-        """Part of the line on time: one validation, and all validations together with the final scores."""
+        """Part of the plan's line on time: the time of one validation, and the time of all validations and the final scores."""
         step = plan.step_seconds(self.tried, threads)
         validation = self.validation * step
         count = -(-fit.epochs // fit.eval_every)  # the last epoch always has a validation
@@ -65,7 +65,7 @@ def add_training(
     plan.add_steps(drawn.num_batches, fit)
     plan.add_batch(tried, unit)
     plan.add_table_messages(tried)
-    # The C library keeps the memory that training has freed: scoring needs further memory.
+    # Scoring needs memory in addition to training, because the C library keeps the memory that training has freed.
     kept = scoring.validation * scoring.tried.num_bytes
     validated_ahead = min(loader.prefetch, scoring.validation - 1) * scoring.tried.num_bytes
     plan.add_memory(

@@ -1,7 +1,7 @@
 """Draws line plots with matplotlib as SVG. The SVG takes the colours of the page that contains it.
 
 Names and labels are HTML, or are added after matplotlib has drawn. They never reach matplotlib, which would read some of them as formulas. Equal plots
-give equal text. The drawing is 360 units wide: a phone shows its text at full size.
+give equal text. The drawing is 360 units wide, so a phone shows its text at full size.
 """
 
 import io
@@ -115,7 +115,7 @@ class Plot:
             axes.set_yscale("log")
         _set_ticks(axes.xaxis, xs, self.x_scale, whole=self.whole_x)
         _set_ticks(axes.yaxis, ys, y_scale)
-        if self.whole_x:  # epochs: the line fills nearly the full width
+        if self.whole_x:  # for epochs, the line fills nearly the full width
             pad = (max(xs) - min(xs)) / 50 or 0.5
             axes.set_xlim(min(xs) - pad, max(xs) + pad)
         if self.from_zero:

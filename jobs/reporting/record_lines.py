@@ -1,4 +1,4 @@
-"""Files of records, one JSON object per line. Each record is appended as soon as it is known: a kill loses at most one line."""
+"""Reads and writes files of records, one JSON object per line. Each record is appended as soon as it is known, so a kill loses at most one line."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Checks of a run's options against each other, before the data is opened. Each check is a function of the configuration that returns an error line, or
+"""Checks the options of a run against each other, before the data is opened. Each check is a function of the configuration and returns an error line, or
 None."""
 
 import time

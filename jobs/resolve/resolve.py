@@ -395,7 +395,7 @@ def _no_more_than(workers: WorkerOptions, config: RunConfig) -> tuple[WorkerOpti
 
 
 def evaluation_text(config: RunConfig) -> str:
-    """Text of all options that scores depend on in addition to the weights. Scores with different texts are not compared when the best epoch is chosen."""
+    """Text of all options, in addition to the weights, on which scores depend. The choice of the best epoch does not compare scores with different texts."""
     evaluation: Any = config.evaluation
     if evaluation.how == "full":
         return f"full, {evaluation.chunks} chunks" + ("" if evaluation.keeps_best else ", the last epoch kept")
@@ -407,7 +407,7 @@ def evaluation_text(config: RunConfig) -> str:
 
 
 def step_warnings(num_steps: int, num_warmup_steps: int) -> list[str]:
-    """Warnings about too few optimizer steps or too long a warm-up."""
+    """Warnings if there are too few optimizer steps, or if the warm-up is too long."""
     warnings = []
     if num_steps < FEWEST_STEPS:
         warnings.append(

@@ -34,7 +34,7 @@ class EvaluateConfig:
     data: str | None = None
     """The graph or set to score on. none: the run's own data."""
     split: str = "all"
-    """Splits to score: all, or one of: train, valid, test (or the set's own names) and none. none: nodes or graphs that are in no split."""
+    """Splits to score: all, train, valid, test (or another name that the set's splits have), or none. none: nodes or graphs that are in no split."""
     task: Literal["regression", "binary", "classes"] = "regression"
     """Task of a converted checkpoint on graphs. With regression, the model's outputs are in the units of the targets."""
     device: Literal["cpu", "gpu"] = "cpu"
@@ -89,7 +89,7 @@ def _evaluate(config: EvaluateConfig) -> dict[str, dict[str, float]]:
 
 
 def _adopted(converted: Path, config: EvaluateConfig, scratch: str) -> str:
-    """A converted checkpoint as a saved model, for this set."""
+    """Turns a converted checkpoint into a saved model for this set."""
     from safetensors.torch import save_file
 
     from graphmill.cluster.checkpoints.checkpoint import TrainState, write_state

@@ -26,8 +26,8 @@ _File = tuple[str, dict[str, np.ndarray], str]  # name, arrays, note to print
 
 
 def begin_submission(config: PredictConfig, run: Run) -> Callable[[pa.Table, str], Iterator[str]] | None:
-    """Returns a function that writes OGB's files: from a table of predictions and the metric's name, it yields one line for each file. None: the options ask
-    for no files.
+    """Returns a function that writes OGB's files. The function takes a table of predictions and the metric's name, and yields a line for each file. None: the
+    options ask for no files.
 
     Raises ConfigError if the folder cannot be written or holds other files, DataError if PCQM4Mv2's split is missing. The returned function raises ConfigError
     if rows of the official split are not predicted.
@@ -60,7 +60,7 @@ def begin_submission(config: PredictConfig, run: Run) -> Callable[[pa.Table, str
 
 
 def _pcqm4mv2(graphs: StoredGraphs, official: Mapping[str, np.ndarray], table: pa.Table, _: str) -> Iterator[_File]:
-    """All official rows of each predicted test part, in the official order, like `PCQM4Mv2Evaluator.save_test_submission` writes them.
+    """All official rows of each predicted test part, in the official order, as `PCQM4Mv2Evaluator.save_test_submission` writes them.
 
     A molecule that ingestion rejected gets the mean of the training targets.
     """

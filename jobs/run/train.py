@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 def train_main(
     description: str, kind: str = "nodes", recipe: str | None = None, words: Sequence[str] | None = None
 ) -> int:
-    """Runs the command line, whose words override this recipe. Returns the exit status.
+    """Runs the training command of this process; the words of its command line override the recipe `recipe`. Returns the exit status.
 
     Ends the process with status 0 after --help, with 2 and one line for words that cannot be read. Raises ConfigError for options that contradict each
     other or the data.
@@ -73,7 +73,7 @@ def train_main(
 
 
 def _begin(job: str, config: RunConfig, *, plan: bool = False) -> int:
-    """Runs or plans, and returns the exit status. Checks the options before the import of torch, numba and Ray, which takes seconds."""
+    """Trains or prints the plan, and returns the exit status. Checks the options before the import of torch, numba and Ray, which takes seconds."""
     _check(job, config)
     return int(load(f"graphmill.jobs.run.subject_run:{'plan' if plan else 'run'}_subject")(job, config))
 
@@ -232,8 +232,8 @@ class InMemory:
         return asked if self.says_task else read(_task_of(manifest, self.graph)).changed(*places)
 
     def _any_task(self, read: Callable[..., RunConfig]) -> RunConfig:
-        """The configuration with the default task or, if this task refuses the options, with the first task that accepts them. The task that fits the labels
-        is known only when they are stored."""
+        """The configuration with the default task or, if this task refuses the options, with the first task that accepts them. The task that fits the labels is
+        known only after the labels are stored."""
         try:
             return read()
         except ConfigError:
@@ -294,7 +294,7 @@ def layered(
 ) -> RunConfig:
     """The configuration from all layers. The words override the recipe that they name, the recipe overrides `own`, and `own` overrides the resumed run.
 
-    `own`: the command's own recipe. The values of a resumed run replace `own`. Under --run.resume auto the same words begin and continue the run: there `own`
+    `own`: the command's own recipe. If a run is resumed, its values replace `own`. With --run.resume auto the same words begin and continue the run, so `own`
     still overrides the run's values. Raises UsageError for more than one recipe, ConfigError for --run.resume auto without a directory.
     """
     if len(recipes) > 1:

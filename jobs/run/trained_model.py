@@ -1,4 +1,5 @@
-"""A trained model as an object. Called on tensors, on PyG's `Data`, on our batches or on a stored graph, it returns the same numbers as `predict`."""
+"""Provides a trained model as an object. If it is called on tensors, PyG's `Data`, Graphmill's batches or a stored graph, it returns the same numbers as
+`predict`."""
 
 import copy
 from collections.abc import Mapping
@@ -87,7 +88,7 @@ class TrainedModel(nn.Module):
         super().__init__()
         self.network, self.inputs, self.task, self.run, self.trained = network.eval(), inputs, task, run, trained
         self._sizes: tuple[int, int, int] | None = (
-            None  # for an export: number of graphs, and the node and edge counts of the largest graph
+            None  # for an export: number of graphs, and numbers of nodes and edges of the largest graph
         )
         self.eval()
 
@@ -420,7 +421,7 @@ def _by_name(tensors: Mapping[Any, Tensor]) -> dict[str, Tensor]:
 
 
 def _starts(sorted_E: Tensor, count: int) -> Tensor:
-    """int64 [count + 1]: the start of the run of each number; the last entry is the total length."""
+    """int64 [count + 1]: for each number below `count`, the position of its first entry in `sorted_E`; the last element is the total length."""
     return torch.searchsorted(sorted_E.contiguous(), torch.arange(count + 1, device=sorted_E.device))
 
 

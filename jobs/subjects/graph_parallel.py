@@ -141,7 +141,7 @@ class KeptShard:
 
     def __init__(self, sampler: Sampler, shard: PlannedShard | PlannedTypedShard) -> None:
         self._sampler, self._shard, split = sampler, shard, root_table(shard).split
-        if split is not None:  # without splits, all nodes are roots, like in `shard`
+        if split is not None:  # without splits all nodes are roots, as in `shard`
             codes = torch.tensor(sampler.options.root_splits, dtype=split.dtype, device=split.device)
             self._shard = replace(shard, root_index=torch.nonzero(torch.isin(split, codes)).squeeze(1))
 

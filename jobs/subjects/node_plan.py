@@ -44,8 +44,8 @@ from graphmill.storage.graph import StoredGraph
 
 _GIGABIT = 1e9 / 8  # bytes per second
 _LINKS = (1, 10)  # Gb/s
-_MOST_POSITIONS = 16  # most positions of a step for which the traffic of a batch is counted
-_LONGEST_LOOK_S = 10.0  # seconds for drawing batches, to see which rows of other hosts they need
+_MOST_POSITIONS = 16  # maximum number of positions in a step for which the plan counts the traffic of a batch
+_LONGEST_LOOK_S = 10.0  # maximum time for drawing batches, to count which rows of other hosts they need
 _SMALL = 5_000  # number of nodes; a batch with fewer nodes is tried as a whole
 
 
@@ -168,7 +168,7 @@ def _add_settings(
     assert rows is not None
     loader = config.loader
     now = Settings(plan.workers, loader.cache_bytes, loader.plan_bytes, rows.dtype, loader.shared_bytes)
-    # The size of a listed row in another type is known only after ingestion.
+    # If rows are not dense, their size in another type is known only after ingestion.
     types = get_args(FeatureDtype) if rows.layout == "dense" else ()
     smaller = [FeatureRows(rows.dim, dtype) for dtype in types]
     setup = Setup(

@@ -423,7 +423,7 @@ def _check_targets(config: RunConfig, graph: StoredGraph) -> None:
 
 
 def num_roots(resolved: ResolvedRun) -> int:
-    """Least number of labelled nodes that the training split must have."""
+    """Minimum number of labelled nodes in the training split."""
     return 1 if resolved.is_full_graph else resolved.micro_batches
 
 

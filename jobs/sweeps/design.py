@@ -30,7 +30,8 @@ _METRICS = {  # metrics in addition to the task's metric
 }
 _BINARY_METRICS = {"rocauc": ("ap",), "ap": ("rocauc",), "micro_f1": ("macro_f1",), "macro_f1": ("micro_f1",)}
 _LOWER_IS_BETTER = ("loss", "mae", "rmse")
-SCALING = "scaling"  # a key of the grid that is no option of a run: how the batch grows with the workers
+# A key of the grid that is no option of a run: how the batch grows with the number of workers.
+SCALING = "scaling"
 ARM = "arm"  # another key of the grid that is no option of a run: the arm of a study
 
 
@@ -43,7 +44,7 @@ class SweepOptions:
     study: str | None = None
     """A study: a file with a recipe and with arms to compare, each with its options. recipes/studies has the papers' studies. --recipe replaces the study's recipe."""
     kind: str = "nodes"
-    """Train on the nodes of one graph, or on many graphs. A recipe names its kind itself."""
+    """Train on the nodes of one graph, or on many graphs. If a recipe is named, the recipe's kind counts."""
     grid: tuple[str, ...] = ()
     """OPTION=A,B …: values. Every combination of the values runs. Options that take several values: "sampler.fanouts=10 5,5 5"."""
     draw: tuple[str, ...] = ()
@@ -63,7 +64,8 @@ class SweepOptions:
     metric: str | None = None
     """Metric by which trials are compared: valid_accuracy, valid_mae, valid_loss …; the default is the metric that selects a run's best epoch."""
     prune: bool = False
-    """Stop a trial if its best validation score is worse than the median of the other trials at the same epoch. Starts when five trials have ended."""
+    """Stop a trial if its best validation score is worse than the median of the other trials at the same epoch. The first trial can be stopped when five trials
+    have ended."""
     prune_after: Count = 1
     """Number of epochs that every trial runs before it may be stopped."""
     baseline: tuple[Literal["gcn", "gat", "sage"], ...] | None = ("gcn",)
@@ -162,7 +164,7 @@ class SweepDesign:
             tree = _read_flags(options, self.words)
             if self.options.resume:  # the sweep may have been started by another user
                 check_code(tree, self.options.resume, allow_import=self.options.allow_import)
-            # Points of a scaling sweep differ only in the measured options: the size of their graphs sets no option.
+            # The points of a scaling sweep must differ only in the measured options, so the size of the graph must not choose any option.
             under = {"run": {"defaults": "recipe"}} if self.measures_scaling else {}
             config = read_config(config_tree(self.options.kind, under, self.recipe, tree))
             if config.run.dir is not None or config.run.resume is not None:
@@ -182,7 +184,7 @@ class SweepDesign:
         return config
 
     def configs(self) -> list[RunConfig]:
-        """Checked runs for every combination and seed, with both bounds of the drawn values."""
+        """Configurations for every combination and seed, with both bounds of each range, after all checks."""
         first = replace(self, options=replace(self.options, trials=1 if self.ranges else None))
         return [
             self.config({**slot.values, **{one.path: one.at(bound) for one in self.ranges}}, slot.seed)

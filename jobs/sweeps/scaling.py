@@ -153,8 +153,8 @@ def _graph_facts(config: RunConfig) -> dict[str, Any]:
 
 
 def _cpu_seconds(pid: int) -> dict[str, float]:
-    """CPU seconds so far of a trial's processes ("own"), of its servers and of the machine, and CPU seconds stolen by the hypervisor. Also the largest resident
-    memory of a worker."""
+    """CPU seconds since the start: of a trial's processes ("own"), of its servers, of the machine, and the seconds that the hypervisor stole. Also the largest
+    resident memory of a worker."""
     own = servers = peak = 0.0
     try:
         root = psutil.Process(pid)

@@ -1,4 +1,4 @@
-"""Converts the batches of loaders into the inputs of models, and models over such inputs into modules that the trainer takes.
+"""Converts the batches of loaders to the inputs of models. Converts models, which take such inputs, to the modules that the trainer takes.
 
 A minibatch lists the sources of the in-edges of each node. `graphmill.models.primitives.graphs.Graphs` holds edges in two rows, source over destination.
 A shard of the whole graph becomes a `graphmill.models.parallel.graph.ShardedGraph`. The forward pass is then a collective call of all ranks.
@@ -38,7 +38,7 @@ Made = TypeVar("Made")
 
 @dataclass(frozen=True, repr=False)
 class PlannedShard(TorchBatch):
-    """A shard for all steps. The exchange of its rows is planned once."""
+    """A shard that is used for all steps. The exchange of its rows is planned once."""
 
     graph: ShardedGraph | None = None
 
@@ -118,7 +118,7 @@ class KeptEdges(Generic[Made]):
         self._made: Made | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """A copy does not take over the kept result."""
+        """A copy of this object starts without a kept result."""
         return {**vars(self), "_edges": (), "_made": None}
 
     def __call__(self, batch: TorchBatch) -> Made:
@@ -143,7 +143,7 @@ class KeptEdges(Generic[Made]):
 
 
 def _are_same(edges: Sequence[Tensor | None], others: Sequence[Tensor | None]) -> bool:
-    """Whether all tensors are equal. Compares shapes first: unequal shapes need no wait for the device."""
+    """Whether all tensors are equal. Compares shapes first, because comparing shapes does not wait for the device."""
     if list(map(_form, edges)) != list(map(_form, others)):
         return False
     return all(

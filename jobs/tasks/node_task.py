@@ -187,7 +187,7 @@ def check_features(graph: StoredGraph, width: int) -> None:
 def check_graph(graph: StoredGraph, split_set: int, task: Component, metric: str, num_roots: int, width: int) -> None:
     """Raises ConfigError if the task needs labels, features or splits that the graph does not have.
 
-    `num_roots`: least number of labelled nodes in the training split. `width`: width of the embeddings; a graph with embeddings needs no features.
+    `num_roots`: minimum number of labelled nodes in the training split. `width`: width of the embeddings; a graph with embeddings needs no features.
     """
     manifest = graph.manifest
     if not fits_labels(manifest, task):
