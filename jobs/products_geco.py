@@ -1,4 +1,4 @@
-"""Trains GECO on a graph like ogbn-products, with partition servers and Ray's workers, by the recipe recipes/jobs/products_geco.yaml.
+"""Trains GECO on a graph like ogbn-products, with partition servers and Ray's workers: the recipe is recipes/jobs/products_geco.yaml.
 
     python jobs/products_geco.py                              the embedded synthetic graph, about a minute on 2 cores
     python jobs/products_geco.py --data path/or/url           a graph prepared by jobs/ingest.py

@@ -1,4 +1,4 @@
-"""Rebuilds one training batch of a run, exactly as its workers had it. Use it to examine a jump of the loss or an unexpected result.
+"""Rebuilds one training batch of a run, exactly as its workers had it: use this to examine a jump of the loss or an unexpected result.
 
     python jobs/replay.py runs/my-run --epoch 12 --batch 3                      the content of the batch
     python jobs/replay.py runs/my-run --epoch 12 --batch 3 --loss               its loss with the nearest checkpoint's weights, and each layer's output
