@@ -114,7 +114,7 @@ def _fit(x: Tensor, y: Tensor, task: Task) -> nn.Module:
 
 @torch.no_grad()
 def _least_squares(linear: nn.Linear, x: Tensor, y: Tensor) -> None:
-    """Ridge regression for each target. Uses only the graphs that have the target."""
+    """Fits a ridge regression for each target, with only the graphs that have this target."""
     for column in range(y.shape[1]):
         known = ~y[:, column].isnan()
         rows = torch.cat([x[known], torch.ones(int(known.sum()), 1, dtype=x.dtype)], dim=1)

@@ -74,7 +74,7 @@ def constant_prediction(y: torch.Tensor, task: Task) -> torch.Tensor:
 
 
 def split_scores(split: str, scores: Mapping[str, float], metric: str) -> dict[str, float]:
-    """Scores by name: the metric under the name `split`. With several targets, also the metric of each target under the name `split_metric_NAME`."""
+    """Scores by name. The name `split` has the metric. With several targets, the names `split_metric_NAME` have the metric of each target."""
     prefix = f"{metric_of_one(metric)}_"
     return {split: scores[metric], **{f"{split}_{k}": score for k, score in scores.items() if k.startswith(prefix)}}
 

@@ -217,7 +217,7 @@ def time_subgraphs(
 
 
 def batch_traffic(router: Router, traffic: Traffic, options: NeighborOptions) -> dict[str, int]:
-    """Requests and bytes of one batch, by `graphmill.samplers.access.traffic.COLUMNS`. The requests that list the roots do not count."""
+    """Requests and bytes of one batch, in the columns of `graphmill.samplers.access.traffic.COLUMNS`. Requests that list the roots do not count."""
     sampler = NeighborSampler(router, options)
     sampler.sample(0, 0)
     before = traffic.by_partition()

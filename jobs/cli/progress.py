@@ -109,7 +109,7 @@ def quiet_where_asked() -> Iterator[None]:
     sys.argv = [word for word in sys.argv if word != QUIET]
     if (
         not is_asked or program_name() not in _LONG or {"--help", "-h", "--plan"} & set(sys.argv)
-    ):  # a command without `--quiet`, or one whose whole output is a result
+    ):  # nothing to drop: no `--quiet`, or the whole output is a result
         yield
         return
     with quiet(keeps_results=True):

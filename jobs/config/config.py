@@ -139,7 +139,7 @@ class NodeEvaluationOptions:
     """Evaluation of the splits."""
 
     how: Literal["full", "sampled"] = "full"
-    """full: the whole graph is one batch; sampled: through the sampler of the roots."""
+    """How splits are scored. full: the whole graph is one batch. sampled: the sampler draws batches around the roots of a split."""
     chunks: Count = 1
     """full: number of chunks, if the whole graph does not fit as one batch. Edges between chunks are left out, and scores are then estimates."""
     select_by: Literal["exact", "estimate"] = "exact"

@@ -58,15 +58,15 @@ class Inputs:
     relations: tuple[tuple[str, str, str], ...] = ()
     """(source type, name, target type) of each relation of a typed graph, in order."""
     edge_dims: tuple[int, ...] = ()
-    """Number of edge features of each relation, 0 for none. Set if the edge features of a typed graph are read; `edge` is then the width of the relational
+    """Number of edge features of each relation, 0 for none. Set only if the edge features of a typed graph are read. `edge` is then the width of the relational
     layers."""
     num_relations: int = 0
     """Number of relations of links in a knowledge graph, including the inverse relations. 0: links have no relations."""
     edge_weight: bool = False
     """Whether batches hold edge weights, which sums over neighbors use."""
     standard: tuple[StandardColumn, ...] = ()
-    """Feature columns that the model standardises. Their means and deviations are stored with the model's weights; if a checkpoint is loaded, its stored
-    numbers count."""
+    """Feature columns that the model standardises. Their means and deviations are stored with the model's weights. If a checkpoint is loaded, the model uses
+    the means and deviations of the checkpoint."""
     standard_names: tuple[str, ...] = ()
     """Names of the first columns in `standard`."""
     embedded: tuple[EmbeddedColumn, ...] = ()

@@ -163,7 +163,7 @@ def pack(samples: "list[Sample]", device: str) -> "Graphs":
 
 
 def partition_of(query_u: "Tensor", query_v: "Tensor", key_u: "Tensor", key_v: "Tensor") -> "Tensor":
-    """Returns int64 in [0, 15): the partition of the four indices by equality, as the rank of the restricted growth string; broadcasts."""
+    """Returns int64 in [0, 15): the partition of the four indices by equality, as the rank of the restricted growth string. The arguments are broadcast."""
     import torch
 
     r2 = (query_u != query_v).long()

@@ -27,7 +27,7 @@ class Sweep:
     curves: Mapping[int, Sequence[Mapping[str, Any]]]  # trial -> {"epoch", "score"}
     commands: Mapping[int, str]  # trial -> command that runs only this trial
     about: Mapping[str, str]
-    baselines: Mapping[str, float] = field(default_factory=dict)  # names of the validation scores
+    baselines: Mapping[str, float] = field(default_factory=dict)  # name of a baseline -> validation score
 
 
 def ranked(records: Sequence[Record], lower: bool) -> list[Record]:

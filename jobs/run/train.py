@@ -294,8 +294,8 @@ def layered(
 ) -> RunConfig:
     """The configuration from all layers. The words override the recipe that they name, the recipe overrides `own`, and `own` overrides the resumed run.
 
-    `own`: the command's own recipe. If a run is resumed, its values replace `own`. With --run.resume auto the same words begin and continue the run, so `own`
-    still overrides the run's values. Raises UsageError for more than one recipe, ConfigError for --run.resume auto without a directory.
+    `own`: the command's own recipe. If --run.resume names a run, the values of this run replace `own`. With --run.resume auto the same words begin and continue
+    the run, so `own` still overrides the values of the run. Raises UsageError for more than one recipe, ConfigError for --run.resume auto without a directory.
     """
     if len(recipes) > 1:
         raise UsageError(f"expected one recipe, got {' '.join(recipes)!r}; options are written --name value")

@@ -67,7 +67,7 @@ KEPT_EPOCH = {
 
 @contextmanager
 def open_run(place: RunStore, options: RunOptions, config: Mapping[str, Any]) -> Iterator[RunDirectory]:
-    """Opens the run's directory, new or continued. The end of the context writes the run's report, also after an error.
+    """Opens the run's directory, new or continued. At the end of the context, the run's report is written, also after an error.
 
     Raises ConflictError if another process trains this run.
     """

@@ -89,7 +89,8 @@ class WholeGraphData:
     def open(self) -> "OpenShard":
         """Raises ConfigError on all workers if the shards do not fit in memory, and FormatError if the graph is damaged."""
         nodes = self.nodes.open()
-        # The shard's arrays are nearly all the memory of this process. Freed blocks return to the system: other workers on this machine can use them.
+        # Nearly all memory of this process is the arrays of the shard. Freed blocks must return to the system, so that other workers on this machine can use
+        # them.
         return_freed_blocks()
         # A separate group, because DDP's calls run at the same time. A new group does not inherit the deadline.
         deadline = timedelta(seconds=COLLECTIVE_TIMEOUT_S)

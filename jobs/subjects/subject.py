@@ -64,7 +64,7 @@ class Served:
 
 
 class Subject(Protocol):
-    """The opened data of a run. The methods raise ConfigError if the run and the data do not fit."""
+    """The opened data of a run. The methods raise ConfigError if the run and the data do not fit each other."""
 
     entry: ClassVar[str] = "graph"
     """Name of the data in a summary and in messages: "graph" or "graphs"."""

@@ -206,9 +206,9 @@ def test_replies_that_are_late_change_nothing(run):
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 def test_a_run_that_is_ended_twice_is_completed(run, times):
-    """First SIGTERM ends the run, then Ctrl-C in a terminal.
+    """SIGTERM ends the run. After a resume, Ctrl-C in a terminal ends the run again.
 
-    Each time it saves the current step, and the printed command loses no epoch.
+    Each time the run saves the current step, and the printed command continues the run without repeating an epoch.
     """
     job = start(run, "--fit.checkpoint_minutes", "None", "--fit.checkpoint_every", "1000")
     for _ in range(times):
