@@ -157,8 +157,8 @@ class IngestMoleculesConfig(MoleculeIngestOptions):
     count: int = 3000
     """Number of molecules of the embedded source, at most about 5,000."""
     holdout: Size = 0
-    """pcqm4mv2: number of training molecules to use for validation; the official validation part becomes the test part. GRIT's and PPGT's scores used
-    150000."""
+    """pcqm4mv2: number of training molecules to use for validation; the official validation part becomes the test part. The published scores of GRIT and PPGT
+    used 150000."""
     table: SmilesOptions = field(default_factory=SmilesOptions)
     ray: SessionOptions = field(default_factory=SessionOptions)
 

@@ -39,7 +39,7 @@ class InspectConfig:
     snapshot: int | None = None
     """Snapshot of the graph; None: the newest."""
     verify: bool = False
-    """Verify every file's checksum and content first."""
+    """First verify the checksum and content of every file."""
 
 
 @dataclass(frozen=True)

@@ -359,7 +359,7 @@ def plot(config: SpeedConfig, points: Sequence[Point], head: str, path: Path) ->
     axes.plot(sizes, [papers_ratio(n) for n in sizes], "--", label="N / log N")
     axes.plot([PAPER_NODES], [PAPER_RATIO], "o", label="paper, 169")
     axes.legend()
-    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "graphmill"}):  # SVG text stays text
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "graphmill"}):  # texts stay texts, not outlines
         figure.savefig(path, metadata={"Date": None})
     return axes
 

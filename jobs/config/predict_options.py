@@ -49,7 +49,7 @@ class PredictConfig:
     allow_import: bool = False
     """Import and run the user's own model, sampler or task that the run names."""
     verify: bool = True
-    """Verify the data's checksums first."""
+    """First verify the checksums of the data."""
     shard_rows: Count = 250_000
     """Number of rows in each Parquet file."""
     piece_batches: Count = 32

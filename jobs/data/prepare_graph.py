@@ -1,4 +1,4 @@
-"""Opens the stored graph for `--data`: a prepared graph, an OGB set or the synthetic default. An OGB set and the default are prepared once."""
+"""Opens the stored graph for `--data`: a prepared graph, an OGB set or the synthetic default. An OGB set and the default are prepared by the first run only."""
 
 import contextlib
 from collections.abc import Iterator

@@ -46,7 +46,7 @@ class SweepOptions:
     kind: str = "nodes"
     """Train on the nodes of one graph, or on many graphs. If a recipe is named, the recipe's kind counts."""
     grid: tuple[str, ...] = ()
-    """OPTION=A,B …: values. Every combination of the values runs. Options that take several values: "sampler.fanouts=10 5,5 5"."""
+    """OPTION=A,B …: values of options. Every combination of the values runs. If an option takes several values: "sampler.fanouts=10 5,5 5"."""
     draw: tuple[str, ...] = ()
     """OPTION=LOW..HIGH or OPTION=LOW..HIGH:log …: ranges from which values are drawn."""
     trials: Count | None = None
