@@ -39,8 +39,8 @@ from graphmill.jobs.resolve.checks import check_device
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-# Limits of the relative error ‖measured - exact‖ / ‖exact‖ for (outputs, all gradients). bfloat16 has 8 significant bits, and means over many nodes
-# cancel: an error of 0.2 was measured.
+# Limits of the relative error ‖measured - exact‖ / ‖exact‖ for (outputs, all gradients). bfloat16 has 8 significant bits. In means over many nodes the values
+# cancel, so the error is large: 0.2 was measured.
 LIMITS = {"float32": (1e-3, 1e-3), "bfloat16": (1e-1, 4e-1)}
 MAX_WAIT_SHARE = 0.05
 
@@ -84,7 +84,8 @@ class Result(NamedTuple):
 
 
 def models() -> "dict[str, Callable[[], nn.Module]]":
-    """Small versions of all models of molecules. TokenGT runs without eigenvectors: for equal eigenvalues, a solver may return any basis of eigenvectors."""
+    """Small versions of all models of molecules. TokenGT runs without eigenvectors, because for equal eigenvalues a solver may return any basis of
+    eigenvectors."""
     from graphmill.jobs.bench.results import recipe_options
     from graphmill.models.geco.graphs import GECOGraphs
     from graphmill.models.gps.options import GPSOptions
@@ -118,7 +119,7 @@ def check_models(device: str) -> list[Result]:
     graphs, results = molecules(8), []
     for name, build in models().items():
         torch.manual_seed(0)
-        model = build().eval()  # no random signs or masks, but gradients
+        model = build().eval()  # eval mode: gradients, but no random signs or masks
         results += compare(name, model, device, lambda m, d: m(graphs.to(d)))
     torch.manual_seed(0)
     return [*results, *compare("GECO of one graph", *node_model(device)), check_masks(device)]
@@ -147,7 +148,7 @@ def compare(name: str, model: "nn.Module", device: str, forward: "Callable[[Any,
     import torch
 
     def outcome(of: "nn.Module", where: str, half: bool) -> "tuple[Tensor, Tensor]":
-        """Predictions of the model, and all gradients of a fixed weighted mean of the predictions."""
+        """Returns the predictions of the model, and the gradients of all weights for a fixed weighted mean of the predictions."""
         with torch.autocast(torch.device(where).type, torch.bfloat16, enabled=half):
             out = forward(of, where)
         probe = torch.linspace(0.5, 1.5, out.numel(), dtype=torch.float64).view(out.shape)

@@ -106,9 +106,9 @@ class BasisConfig:
     rows: tuple[RowName, ...] = get_args(RowName)
     """Rows of the table."""
     input: Literal["sparse", "dense"] = "sparse"
-    """sparse: tokens of nodes and edges; dense: tokens of all n² pairs (with half the batch size in the paper)."""
+    """Tokens of a graph. sparse: nodes and edges; dense: all n² pairs (with half the batch size in the paper)."""
     scale: Literal["paper", "reduced", "smoke"] = "reduced"
-    """paper: the paper's sizes; reduced: minutes on one core; smoke: seconds."""
+    """Sizes of the model and the data. paper: as in the paper; reduced: takes minutes on one core; smoke: takes seconds."""
     steps: Count | None = None
     """Training steps; default: the scale's."""
     seed: int = 0
@@ -126,7 +126,7 @@ class BasisConfig:
 def barabasi_albert(num_nodes: int, attach: int, rng: np.random.Generator) -> list[tuple[int, int]]:
     """Returns undirected edges: each new node gets edges to `attach` older nodes, which are drawn in proportion to their degrees."""
     edges: list[tuple[int, int]] = []
-    ends = list(range(attach))  # each node once per edge; the first nodes once
+    ends = list(range(attach))  # lists each node once for each of its edges; the first nodes start with one entry
     for new in range(attach, num_nodes):
         chosen: set[int] = set()
         while len(chosen) < attach:
@@ -176,7 +176,7 @@ def pack(samples: "list[Sample]", device: str) -> "Graphs":
 
 
 def partition_of(query_u: "Tensor", query_v: "Tensor", key_u: "Tensor", key_v: "Tensor") -> "Tensor":
-    """Returns int64 in [0, 15): the partition of the four indices by equality, as the rank of the restricted growth string; broadcasts."""
+    """Returns int64 in [0, 15): the partition of the four indices by equality, as the rank of the restricted growth string. The arguments are broadcast."""
     import torch
 
     r2 = (query_u != query_v).long()

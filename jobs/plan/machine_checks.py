@@ -43,7 +43,7 @@ class Finding(NamedTuple):
 
 
 def _warned(name: str, problem: str | None, fine: str) -> Finding:
-    """A finding: a warning if there is a problem, otherwise the message `fine`."""
+    """Returns a finding: a warning with the problem if there is one, otherwise the message `fine`."""
     return Finding(name, "ok", fine) if problem is None else Finding(name, "warn", problem)
 
 
@@ -126,7 +126,7 @@ def check_folder(name: str, folder: Path) -> Iterator[Finding]:
             os.replace(first, second)
             seconds = time.perf_counter() - began
             modified, latest = second.stat().st_mtime, time.time()
-            skew = modified - min(max(modified, earliest), latest)  # 0 if it lies in between
+            skew = modified - min(max(modified, earliest), latest)  # 0 if `modified` lies between the two
     except OSError as error:
         yield Finding(name, "fail", f"cannot write in {existing} ({error.strerror}); choose another folder")
         return

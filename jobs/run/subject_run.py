@@ -59,7 +59,7 @@ def run_subject(job: str, config: RunConfig) -> int:
     lacks = subject.lacks(resolved)
     if lacks:
         print(f"splits lack: {'; '.join(lacks)}", flush=True)
-    if resources is not None:  # otherwise the cluster also influences the decision
+    if resources is not None:  # otherwise the decision waits until the cluster is known
         resolved.print_choices()
     if config.evaluation.estimate is not None:
         print(f"scores are estimates: {config.evaluation.estimate}; {config.evaluation.kept}", flush=True)

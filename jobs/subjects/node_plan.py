@@ -42,11 +42,11 @@ from graphmill.storage.format.manifest import Manifest
 from graphmill.storage.format.source import SPLITS
 from graphmill.storage.graph import StoredGraph
 
-_GIGABIT = 1e9 / 8  # bytes a second
+_GIGABIT = 1e9 / 8  # bytes per second
 _LINKS = (1, 10)  # Gb/s
-_MOST_POSITIONS = 16  # most positions of a step for which the traffic of a batch is counted
-_LONGEST_LOOK_S = 10.0  # seconds for drawing batches, to see which rows of other hosts they need
-_SMALL = 5_000  # nodes; a batch with fewer nodes is tried whole
+_MOST_POSITIONS = 16  # maximum number of positions in a step for which the plan counts the traffic of a batch
+_LONGEST_LOOK_S = 10.0  # maximum time for drawing batches, to count which rows of other hosts they need
+_SMALL = 5_000  # number of nodes; a batch with fewer nodes is tried as a whole
 
 
 def plan_nodes(plan: Plan, graph: NodeGraph, resolved: ResolvedRun, task: Task) -> None:
@@ -165,12 +165,12 @@ def _add_traffic(plan: Plan, sampler: Sampler, traffic: Traffic) -> None:
 def _add_settings(
     plan: Plan, manifest: Manifest, resolved: ResolvedRun, tried: Tried, of_epoch: int, needs: Needs
 ) -> None:
-    """Adds two results: the share of a batch's rows that is still sent if rows are kept by plan, and the settings with the cheapest step."""
+    """Adds two results to the plan: the share of a batch's rows that hosts still send if rows are kept by plan, and the settings with the cheapest step."""
     config, rows = resolved.config, manifest.feature_rows
     assert rows is not None
     loader = config.loader
     now = Settings(plan.workers, loader.cache_bytes, loader.plan_bytes, rows.dtype, loader.shared_bytes)
-    # The size of a listed row in another type is known only after ingestion.
+    # If rows are not dense, their size in another type is known only after ingestion.
     types = get_args(FeatureDtype) if rows.layout == "dense" else ()
     smaller = [FeatureRows(rows.dim, dtype) for dtype in types]
     setup = Setup(

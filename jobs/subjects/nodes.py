@@ -140,7 +140,7 @@ class Nodes(Subject):
         self.task(resolved)  # raises for options that contradict the labels
 
     def completed(self, resolved: ResolvedRun) -> Self:
-        """The graph with the encoding that its model reads. If the run says so, the features stay on the object store."""
+        """The graph with the encoding that the model reads. If the run's options ask for it, the features stay on the object store."""
         graph = self.stored
         if resolved.config.servers.range_reads:
             graph = graph.features_by_range()
@@ -149,7 +149,7 @@ class Nodes(Subject):
         return replace(self, stored=graph)
 
     def check_memory(self, resolved: ResolvedRun) -> None:
-        if resolved.is_full_graph and resolved.workers.device == "cpu":  # a worker with a GPU checks its memory itself
+        if resolved.is_full_graph and resolved.workers.device == "cpu":  # a GPU's memory is checked by its worker
             shard_memory(self.manifest, resolved).check(resolved.workers.most)
 
     def check_served(self, served: Served, resolved: ResolvedRun) -> None:
@@ -424,7 +424,7 @@ def _check_targets(config: RunConfig, graph: StoredGraph) -> None:
 
 
 def num_roots(resolved: ResolvedRun) -> int:
-    """Least number of labelled nodes that the training split must have."""
+    """Minimum number of labelled nodes in the training split."""
     return 1 if resolved.is_full_graph else resolved.micro_batches
 
 

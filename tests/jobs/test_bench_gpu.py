@@ -1,4 +1,4 @@
-"""The GPU benchmark on a CPU and on a pretended GPU: its checks pass, and they find a wrong model. Without a GPU one line says so."""
+"""Tests the GPU benchmark on a CPU and on a pretended GPU: its checks pass, and they detect a wrong model. Without a GPU the command prints one line."""
 
 import json
 import subprocess
