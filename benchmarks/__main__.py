@@ -15,6 +15,7 @@ NAMES = (
     "parallel",
     "planned",
     "script",
+    "start",
     "transport",
     "typed",
 )

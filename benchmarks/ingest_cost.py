@@ -1,7 +1,7 @@
 """Estimates the disk, the written bytes and the memory of an ingestion, as a pure function of counts.
 
-An external sort writes its records once, reads them once and writes the result. Features are also written to scratch files, and so are the lists
-of partitions that are larger than half the budget.
+An external sort writes its records once and reads them once, unless they fit in memory, and writes the result. Features are also written to scratch
+files, and so are the lists of partitions that are larger than half the budget.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ class IngestCost:
     """Holds estimates in bytes. Estimates assume partitions of equal size."""
 
     spilled: int
-    """Edge records in buckets, in scratch files."""
+    """Edge records in buckets, in scratch files; 0 if they fit in memory."""
     spooled: int
     """Other bytes in scratch files: features twice, and sorted lists that exceed memory."""
     graph: int
@@ -44,7 +44,9 @@ def ingest_cost(info: SourceInfo, options: IngestOptions) -> IngestCost:
     feature_bytes = 4 * info.edge_feature_dim  # with the in-edges only
     lists = 2 if with_out_edges else 1
     list_bytes = num_edges * (lists * (index_bytes + extra_bytes) + feature_bytes)
-    spilled = num_edges * (lists * (2 * index_bytes + extra_bytes) + feature_bytes)
+    records = [num_edges * (2 * index_bytes + extra_bytes + feature) for feature in (feature_bytes, 0)[:lists]]
+    most_held = options.memory_budget_bytes // lists // 8  # fewer bytes are never written to scratch files
+    spilled = sum(each for each in records if each >= most_held)
 
     one_sorted = num_edges // num_partitions * (index_bytes + extra_bytes + feature_bytes)
     sorted_on_disk = one_sorted > options.memory_budget_bytes // 2

@@ -25,7 +25,7 @@ Setting = int | float | bool | str  # value of an optimizer's or scheduler's set
 
 
 def nearest_callback(own: object) -> tuple[str, str] | None:
-    """Returns (the name of a method that is a misspelt name of CALLBACKS, the right name); None if the object has no such method."""
+    """Looks for a method whose name is probably a misspelt name of CALLBACKS. Returns (the method's name, the right name), or None if there is no such method."""
     methods = [name for name in dir(own) if name.startswith("on_") and name not in CALLBACKS]
     near = ((name, get_close_matches(name, CALLBACKS, 1, cutoff=0.75)) for name in methods)
     return next(((name, right[0]) for name, right in near if right and not hasattr(own, right[0])), None)
@@ -37,13 +37,13 @@ def is_own(word: str | None) -> bool:
 
 
 def metric_name(metric: str) -> str:
-    """Returns a score's name. For an import path it is the function's name, without the hexadecimal suffix that functions given in memory get."""
+    """Returns a score's name. For an import path this is the function's name. A function given in memory gets a hexadecimal suffix, which is removed."""
     name = metric.rpartition(":")[2]
     return re.sub(r"_[0-9a-f]{8}$", "", name) if is_own(metric) else name
 
 
 def _known_or_own(options: Any, **kinds: Any) -> dict[str, tuple[bool, str]]:
-    """Returns the rows for `check_options` that check that each field is a word of its Literal or an import path."""
+    """Returns rows for `check_options`. They check that the value of each field is an import path or one of the words in `kinds`."""
     rows = {}
     for name, kind in kinds.items():
         known, value = get_args(kind), getattr(options, name)
@@ -235,8 +235,8 @@ class WorkerOptions:
 class ServerOptions:
     """Options of the servers that hold the partitions of a graph."""
 
-    work_threads: Count = 2
-    """Requests that one server answers at the same time."""
+    work_threads: Count | None = None
+    """Requests that a host's server answers at the same time. None: as many as the host has cores, at least 2."""
     ports: tuple[int, ...] | None = None
     """First and last port of the servers, which a firewall between the nodes must let through. Each server takes the first free port. None: any free port."""
     tls: bool = False
@@ -369,8 +369,9 @@ BinaryMetric = Literal["rocauc", "ap", "micro_f1", "macro_f1"]
 
 
 def _check_answers(options: Any, metrics: Any) -> None:
-    """Raises ConfigError for an unknown loss or metric. Also for a loss by import path together with weights of answers, because the loss would ignore
-    the weights."""
+    """Raises ConfigError for an unknown loss or metric. Raises it also if weights of answers are given with a loss by import path, which would ignore the
+    weights.
+    """
     weighed = options.label_smoothing or options.class_weights != "none" or getattr(options, "weights", ())
     fine = options.loss is None or (is_own(options.loss) and not weighed)
     expected = "none, or package.module:Name without label_smoothing, class_weights and weights, which are of the cross-entropy"

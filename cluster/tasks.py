@@ -20,8 +20,8 @@ from graphmill.cluster.options import is_own, metric_name
 from graphmill.core.errors import ConfigError, DataError, quoted
 from graphmill.samplers.methods.registry import load
 
-_BY_CLASS = ("weighted_accuracy", "macro_f1")  # scores that are computed from counts by class
-_MOST_COUNTED, _MOST_SHOWN = 4096, 50  # largest number of classes with a confusion matrix; with scores of each class
+_BY_CLASS = ("weighted_accuracy", "macro_f1")  # scores that need counts by class
+_MOST_COUNTED, _MOST_SHOWN = 4096, 50  # largest numbers of classes: for a confusion matrix, for scores of each class
 _BY_ANSWER = ("micro_f1", "macro_f1")  # scores that are computed from counts by answer
 LinkLoss = Literal["bce", "margin", "softmax"]
 RegressionLoss = Literal["l1", "mse", "huber"]
@@ -84,7 +84,7 @@ def step_output(value: Any) -> StepOutput:
 
 
 def own_parts(options: Any) -> dict[str, Any]:
-    """Returns a task's arguments from its options `metric` and `loss`, which may be import paths."""
+    """Returns arguments of a task. They come from the options `metric` and `loss`, which may be import paths."""
     loss = getattr(options, "loss", None)
     parts = {"metric": metric_name(options.metric)}
     parts |= {"own_metric": options.metric} if is_own(options.metric) else {}
@@ -170,10 +170,11 @@ class Classification(OwnParts):
     num_classes: int
     metric: str = "accuracy"  # "accuracy", "weighted_accuracy", "macro_f1" or, for two classes, "rocauc"
     label_smoothing: float = 0.0
-    # Weight of each class; the loss is divided by the sum of the targets' weights
+    # Weight of each class. The loss is divided by the sum of the targets' weights, but with `batch_weights` and `one_logit` by the number of targets: the
+    # released code of the benchmarks with one logit (GraphGPS, weighted_cross_entropy) does so.
     class_weight: tuple[float, ...] | None = None
     batch_weights: bool = False  # a class's weight is the share of the targets of other classes in the micro-batch
-    one_logit: bool = False  # with two classes: the prediction is the logit of the second class
+    one_logit: bool = False  # for two classes: the only prediction is the logit of the second class
     class_names: tuple[str, ...] = ()  # in order of classes; empty: classes are named by their indices
 
     @property
@@ -198,7 +199,8 @@ class Classification(OwnParts):
         return 1 if self.one_logit else self.num_classes
 
     def weight(self, target: Tensor, row_weight: Tensor | None = None) -> Tensor:
-        known, weights = target >= 0, self._class_weight(target)
+        known = target >= 0
+        weights = None if self.batch_weights and self.one_logit else self._class_weight(target)
         of_rows = known if weights is None else torch.where(known, weights[target.clamp_min(0)], 0.0)
         return _weighted_sum(of_rows.double(), row_weight)
 
@@ -296,8 +298,8 @@ class BinaryClassification(OwnParts):
 class PairClassification:
     """Predicts whether pairs of nodes belong together. Loss: binary cross-entropy. Target: int64 [p, 2], (0 or 1, index of the pair's graph).
 
-    The prediction's first column is the logit. In evaluation the prediction has two more columns, [p, 3]. They compare the scores of the graph's other
-    nodes with the pair's first node: the second column counts the nodes with a higher score than the pair's second node, the third the nodes with the same.
+    The prediction's first column is the logit. In evaluation the prediction has two more columns, [p, 3]. They compare the pair's second node with the graph's
+    other nodes, by their scores with the pair's first node. Column 1 counts the nodes with a higher score, column 2 the nodes with the same score.
     """
 
     metric: str = "mrr"
@@ -374,9 +376,9 @@ class Regression(OwnParts):
     mean: tuple[float, ...] = (0.0,)
     scale: tuple[float, ...] = (1.0,)  # mean and scale of the targets in the training split
     kind: RegressionLoss | str = "l1"
-    huber_delta: float = 1.0  # in standard deviations
-    metric: str = "mae"  # or "rmse" or "r2"
-    names: tuple[str, ...] = ()  # of several targets
+    huber_delta: float = 1.0  # delta of the Huber loss, in standard deviations
+    metric: str = "mae"  # "mae", "rmse" or "r2"
+    names: tuple[str, ...] = ()  # names of the targets, if there are several
     deviation: tuple[float, ...] = ()  # standard deviation of each named target in the training split
 
     @property

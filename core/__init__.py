@@ -1,4 +1,4 @@
 """The base of all packages: errors, checks of options, counter-based random numbers, the cache of compiled loops, threads, locks.
 
-Imports numpy and numba, and no other package of Graphmill.
+Imports numpy and numba, but no other Graphmill package.
 """

@@ -1,12 +1,12 @@
-"""Compiles the loops, and keeps the machine code on disk so that a new process loads it instead of compiling for seconds.
+"""Compiles loops with numba and keeps their machine code on disk. A new process then loads the code instead of compiling for seconds.
 
-An entry is a file named by everything that decides its content, and by no path: all sources of the packages with loops, the function's own
-file and bytecode, argument types, processor, and the versions of Python, numba and NumPy. So equal checkouts, wheels, uploaded folders and
-Slurm jobs share entries. numba's own cache is found by path, ignores changes in callees, and has an index that processes overwrite for each
-other (docs/decisions/0018-the-cache-of-compiled-loops.md).
+An entry is a file. Its name is a digest of everything that decides its content: all sources of the packages with loops, the function's own file and bytecode,
+argument types, processor, and the versions of Python, numba and NumPy. The folder of the checkout does not change the digest. So equal checkouts, wheels,
+uploaded folders and Slurm jobs share entries. numba's own cache is found by path, ignores changes in callees, and has an index that processes overwrite for
+each other (docs/decisions/0018-the-cache-of-compiled-loops.md).
 
-Entries are pickles of machine code, the only files that Graphmill unpickles. So a folder of entries is used only if nobody but its owner
-can write there, and an entry only if its bytes have the checksum at its head.
+Entries are pickles of machine code, the only files that Graphmill unpickles. So a folder of entries is used only if no other user can write to it. An entry is
+used only if its bytes have the checksum that is stored at its beginning.
 
 Two entries must not define different functions under the same name, because the linker would use the first function for both. numba names a function by
 its position in the source and by a number that each process counts up. numba's own `sort` and `argsort` have the same position. Therefore each process
@@ -47,7 +47,7 @@ _NUMBA_CONFIG: Any = numba.config
 _LOGGER = logging.getLogger(__name__)
 _VERSIONS = (sys.implementation.cache_tag, numba.__version__, np.__version__)
 _PACKAGES = ("core", "samplers", "storage")  # their compiled loops call each other
-# Below --servers.start_timeout_s; a server's loops take 14 s of a usual core.
+# Longest wait for another process that compiles. It is shorter than --servers.start_timeout_s. Compiling a server's loops takes about 14 s of CPU time.
 _TURN_S = 100.0
 # The loops of one version of Graphmill take about 20 MB. Above the bound, the entries that were loaded longest ago are removed.
 _MAX_BYTES = 256 * 2**20
@@ -63,7 +63,7 @@ _count_from_a_random_number()
 os.register_at_fork(after_in_child=_count_from_a_random_number)
 
 
-_NOT_BEGUN: list[ExitStack] = []  # the current block, until it takes the lock because a loop is missing
+_NOT_BEGUN: list[ExitStack] = []  # the running block of `one_compiles_for_all`, if it does not hold the lock yet
 
 
 @contextmanager
@@ -78,15 +78,22 @@ def one_compiles_for_all() -> Iterator[None]:
 
 
 def compiled(function: Function) -> Function:
-    """`function` as machine code that releases the GIL, compiled once per combination of sources, argument types and processor.
+    """Returns `function` as machine code that releases the GIL. It is compiled once for each combination of sources, argument types and processor.
 
-    Each process compiles a function that no file defines, as in a notebook; and all functions, with one warning, if no folder is safe.
+    A function that is not defined in a file, as in a notebook, is compiled by each process. If no folder is safe, each process warns once and compiles all
+    functions.
     """
     dispatcher: Any = numba.njit(nogil=True)(function)
     folder = cache_folder(_NUMBA_CONFIG.CACHE_DIR)
     if folder is not None and os.path.isfile(function.__code__.co_filename):
         dispatcher._cache = _Cache(function, folder)
     return dispatcher
+
+
+def kept_loops() -> set[str] | None:
+    """Returns the names of the entries that are kept on disk. None if no folder can keep entries."""
+    folder = cache_folder(_NUMBA_CONFIG.CACHE_DIR)
+    return None if folder is None else {path.name for path in folder.glob("*.nbc")}
 
 
 @cache
@@ -178,7 +185,7 @@ class _Cache(NumbaCache):
             OSError,
             AttributeError,
             ImportError,
-        ):  # absent, not readable, or a class of its arguments has moved: compile
+        ):  # the entry is missing or unreadable, or a class of its arguments has moved: compile again
             return None
         return CompileResult._rebuild(target_context, *data) if stored_key == key else None
 
@@ -228,7 +235,7 @@ def _remove_oldest(folder: Path) -> None:
 
 @cache
 def _sources(file: str) -> str:
-    """A digest of a loop's file and of all sources of the packages with compiled loops, at any path."""
+    """Returns a digest of the contents of a loop's file and of all sources of the packages with compiled loops. The folder of the checkout does not change it."""
     return hashlib.sha256(_packages_digest() + Path(file).read_bytes()).hexdigest()
 
 

@@ -35,7 +35,7 @@ def hash_counters(key: int, counters: np.ndarray) -> np.ndarray:
 def derive_key(seed: int, *path: int) -> int:
     """Returns a 64-bit key for the purpose that `path` names. Keys of different purposes or seeds are independent."""
     key = seed & _MASK
-    for step in (0, *path):  # `hash_counters` with Python's integers: for a single number this is ten times as fast
+    for step in (0, *path):  # the same as `hash_counters`, with Python's integers: ten times as fast for one number
         x = (key + ((step & _MASK) + 1) * _GOLDEN) & _MASK
         x = ((x ^ x >> 30) * 0xBF58476D1CE4E5B9) & _MASK
         x = ((x ^ x >> 27) * 0x94D049BB133111EB) & _MASK

@@ -1,7 +1,7 @@
 """Every error that Graphmill raises on purpose.
 
-There is one root class. Each other class also derives from the builtin error that it refines, so callers may catch either. Each error has one message:
-what was expected, what was found, and what to do. All errors can be pickled, so the user sees the whole error of a remote stage.
+There is one root class. Each other class also derives from the builtin error that it refines, so callers may catch either. Each error has one message, which
+says what was expected, what was found, and what to do. All errors can be pickled, so the user sees the whole error of a remote stage.
 """
 
 import re
@@ -9,14 +9,14 @@ import reprlib
 import unicodedata
 from typing import Self
 
-_MOST_CHARACTERS = 2000  # of a message
+_MOST_CHARACTERS = 2000  # longest message
 _short = reprlib.Repr()
 _short.maxstring = _short.maxother = 80
 _short.maxlevel = 3
 
 
 def quoted(value: object) -> str:
-    """Returns the value's repr for a message; of a long repr only the beginning and the end."""
+    """Returns the value's repr for a message. A long repr is cut: only its beginning and its end are kept."""
     return _short.repr(value)
 
 
@@ -40,7 +40,7 @@ class GraphmillError(Exception):
         """Stage, owner and message in one line of plain text of bounded length. Terminal commands in names and values from files are escaped."""
         where = ", ".join(filter(None, (self.stage, self.owner)))
         text = f"{where}: {super().__str__()}" if where else super().__str__()
-        if len(text) > _MOST_CHARACTERS:  # the end says what to do
+        if len(text) > _MOST_CHARACTERS:  # the end is kept, because it says what to do
             text = f"{text[: _MOST_CHARACTERS // 2]} … {text[-_MOST_CHARACTERS // 2 :]}"
         line = re.sub(r"\s*[\n\r\t\v\f\x1c-\x1e\x85\u2028\u2029]\s*", " ", text)
         return "".join(c.encode("unicode_escape").decode() if _commands(c) else c for c in line)

@@ -82,7 +82,7 @@ def _typed(name: str, hint: Any, value: Any) -> Any:
             raise refused(name, "a number", value)
         return float(value)
     elif kind is tuple and arguments[-1] is Ellipsis:
-        if not isinstance(value, tuple | list) and getattr(value, "ndim", 0) != 1:  # of arrays
+        if not isinstance(value, tuple | list) and getattr(value, "ndim", 0) != 1:  # arrays need one axis
             words = {int: "integers", float: "numbers"}.get(arguments[0], "words")
             raise refused(name, f"a tuple of {words}", value)
         # a tuple with a bound must have at least one number

@@ -19,9 +19,10 @@ def num_cores() -> int:
 def ordered_map(
     function: Callable[[Item], Result], items: Iterable[Item], num_threads: int
 ) -> Generator[Result, None, None]:
-    """Yields `function(item)` for each item, in the order of the items. At most `num_threads` calls run at once; as many more wait to start or to be yielded.
+    """Yields `function(item)` for each item, in the order of the items. At most `num_threads` calls run at once. Up to `num_threads` further items wait: their
+    calls have not started, or their results are not yielded yet.
 
-    The caller's thread iterates over `items`, so a generator of items runs at the same time as the threads. With 0 threads, an item is taken after
+    The caller's thread iterates over `items`, so a generator runs at the same time as the threads. With 0 threads, an item is taken after
     the previous result was consumed. An error of `function` is raised in place of its result. A caller that stops early waits for the running calls. At
     the end, `items` is closed if it is a generator, which also closes the maps that it reads.
     """
@@ -38,7 +39,7 @@ def _mapped(function: Callable[[Item], Result], items: Iterable[Item], num_threa
     try:
         for item in items:
             pending.append(pool.submit(function, item))
-            del item  # so that its memory is freed when its call ends
+            del item  # the item's memory is then freed when its call ends
             if len(pending) >= 2 * num_threads:
                 yield pending.popleft().result()
         while pending:

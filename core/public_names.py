@@ -18,8 +18,9 @@ def load_public(package: str, paths: Mapping[str, str], name: str, others: Itera
 
 
 def nearest(name: str, known: Mapping[str, str]) -> list[str]:
-    """Returns at most three flags, the most similar first. Flags are compared by their last parts, then by their groups. Between equally similar flags, those
-    that are valid here (without owner) come first."""
+    """Returns at most three flags, the most similar first. A flag's last part counts most, then its group. Among equally similar flags, flags without an owner
+    come first: they are valid for this command.
+    """
     group, _, leaf = name.rpartition(".")
     ranks: dict[str, float] = {}
     for flag, owner in known.items():

@@ -1,1 +1,1 @@
-"""Commands, one file each, and the packages that they use. Imports: cluster, samplers, storage, models, core."""
+"""Contains the commands, each in one file, and the packages that the commands use. Imports: cluster, samplers, storage, models, core."""

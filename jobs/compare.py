@@ -1,6 +1,6 @@
 """Compares two runs: `graphmill compare RUN OTHER` prints their scores and costs side by side, then each option and version that differs.
 
-An option that only one run has is listed as such. Paths are not compared if their data is equal. `graphmill report RUN --compare OTHER` shows the curves of
+The list also shows options that only one run has. Paths are not compared if their data is equal. `graphmill report RUN --compare OTHER` shows the curves of
 both runs.
 """
 
@@ -68,7 +68,7 @@ def differing_options(one: Run, other: Run) -> list[tuple[str, Any, Any]]:
 
 
 def _data_hash(each: Run) -> object:
-    """Content hash of the data. If the hash is not known: an object that equals no other object."""
+    """Content hash of the data. If the hash is not known, returns an object that equals no other object."""
     return each.summary.get("graph_hash") or each.summary.get("graphs_hash") or object()
 
 

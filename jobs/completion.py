@@ -19,7 +19,7 @@ from graphmill.jobs.cli.exit_codes import run
 from graphmill.jobs.config.reader import parse
 from graphmill.jobs.config.short_help import HelpShown, Option
 
-_WITHOUT_HELP = ("bench",)  # the commands of this parser have help
+_WITHOUT_HELP = ("bench",)  # all other commands list their options in --help
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,10 @@
 
     python jobs/convert_checkpoint.py --source tokengt --checkpoint checkpoint_best.pt --out converted/
 
-You should see the number of tensors and parameters within seconds, and exit code 1 with one line that names the tensor if the architecture does not
-match. Name maps: models/tokengt/published.py, models/grit/published.py. The input is a `.safetensors` file, or a file of `torch.save`, read with
-`weights_only=True`: a file that holds more than tensors and plain containers (fairseq's hold their options) is refused. Write its state dict alone first,
-where it was made: `torch.save(torch.load(path)["model"], "weights.pt")`. `load_converted(folder)` builds the model again.
+You should see the number of tensors and parameters within seconds, and exit code 1 with one line that names the tensor if the architecture does not match. Name
+maps: models/tokengt/published.py, models/grit/published.py. The input is a `.safetensors` file, or a file of `torch.save`, read with `weights_only=True`: a
+file that holds more than tensors and plain containers is refused. A file of fairseq also holds options: first write its state dict to a new file, on the
+machine that made it: `torch.save(torch.load(path)["model"], "weights.pt")`. `load_converted(folder)` builds the model again.
 """
 
 import dataclasses
@@ -62,21 +62,21 @@ class ConvertConfig:
     checkpoint: Path
     """A .safetensors file, or a .pt or .ckpt file of tensors."""
     out: Path
-    """The folder to write; nothing may be there."""
+    """The folder to write; it must be absent or empty."""
     num_heads: int | None = None
-    """TokenGT: attention heads, which no shape tells; default: the published model's, 32."""
+    """TokenGT: number of attention heads, which the shapes of the tensors do not show; default: 32, as in the published model."""
     task: Literal["graph", "node"] | None = None
-    """GRIT: the head's input, which no shape tells; default: graph."""
+    """GRIT: input of the head, which the shapes of the tensors do not show; default: graph."""
     pool: Literal["sum", "mean", "max"] | None = None
     """GRIT: the pooling of graph tasks; default: sum, as on ZINC. All other released configurations have mean."""
     activation: Literal["relu", "gelu"] | None = None
     """GRIT: activation of feed-forward networks and head; default: relu. The released PCQM4Mv2 configuration has gelu."""
     transposed_rrwp: bool | None = None
-    """GRIT: walks towards the query, as before December 2024 and in all published numbers; default: yes."""
+    """GRIT: use walks towards the query, as GRIT's code did before December 2024 and for all published numbers; default: yes."""
 
 
 def convert_state(source: str, state: "Mapping[str, Tensor]", **options: Any) -> "nn.Module":
-    """The model with the published weights. `options`: values that no shape tells, None for the default.
+    """The model with the published weights. `options`: values that the shapes of the tensors do not show; None: the default.
 
     Raises ValueError for another architecture, ConfigError for an option that this model does not have.
     """
@@ -104,7 +104,7 @@ def read_state(path: Path) -> "dict[str, Tensor]":
         if path.suffix == ".safetensors":
             return load_file(path)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch warns of a newer pickle, which is refused anyway
+            warnings.simplefilter("ignore")  # torch warns of newer pickle versions, which are refused anyway
             state = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise FormatError(f"{path}: expected a checkpoint, found none") from None
@@ -125,7 +125,8 @@ def read_state(path: Path) -> "dict[str, Tensor]":
         raise FormatError(f"{path}: expected a dictionary of tensors by name (also under {keys}), found another")
     for name, tensor in state.items():
         is_dense = tensor.layout is torch.strided and tensor.device.type == "cpu"
-        if not is_dense or tensor.nbytes > tensor.untyped_storage().nbytes():  # a small view has any shape
+        # a view of a small storage can have any shape
+        if not is_dense or tensor.nbytes > tensor.untyped_storage().nbytes():
             raise FormatError(f"{path}: expected dense tensors with a value for each element, found {quoted(name)}")
     return {name.removeprefix("module."): tensor for name, tensor in state.items()}
 
@@ -172,7 +173,7 @@ def main() -> None:
     from graphmill.storage.filesystem.object_stores import list_names
     from graphmill.storage.filesystem.outputs import check_output, whole_folder
 
-    check_output(config.out, "a converted checkpoint", list_names)  # the whole folder is ours or nothing is there
+    check_output(config.out, "a converted checkpoint", list_names)  # refuses a folder that holds files
     state = read_state(config.checkpoint)
     try:
         options = ("num_heads", "task", "pool", "activation", "transposed_rrwp")

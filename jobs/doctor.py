@@ -4,9 +4,11 @@
     python jobs/doctor.py --graph graphs/products                  also every checksum of a stored graph or set of graphs
     python jobs/doctor.py --ray.address auto --graph s3://b/g      also all nodes of a cluster: versions, clocks, the graph
     python jobs/doctor.py --store s3://bucket/runs                 also whether this URL can be written
+    python jobs/doctor.py --compile --ray.check no                 also compiles the loops of usual graphs, for an image's build
 
 Prints one line per check: ok, warn (a run works, but slower or at a risk) or fail, and what to do. Exit status 0 unless a check fails. Duration: the start of
-Ray plus one read of the graph (--quick skips the read). Changes nothing and leaves no files.
+Ray plus one read of the graph (--quick skips the read). Changes nothing and leaves
+no files, except the compiled loops of --compile in the user's cache.
 """
 
 import sys
@@ -52,6 +54,8 @@ class DoctorConfig:
     """Open the graph, but do not read all of it."""
     store: str | None = None
     """A URL or folder to check for write access, such as the folder of predictions."""
+    compile: bool = False
+    """Compile the loops of usual graphs ahead and keep them in this user's cache, for the build of an image or a first job that starts at once."""
     run_dir: Path = Path("runs")
     """Folder of runs."""
     timeout_s: Positive = 60.0
@@ -78,6 +82,8 @@ def check_all(config: DoctorConfig) -> "Iterator[Finding]":
         yield from machine.check_store(config.store)
     if config.graph is not None:
         yield from machine.check_graph(config.graph, config.quick)
+    if config.compile:
+        yield from machine.make_loops()
     if config.ray.check:
         yield from check_ray(config)
 

@@ -1,11 +1,12 @@
-"""A nearest-neighbor index of predicted embeddings, for retrieval: `python jobs/export_index.py PREDICTIONS OUT`.
+"""Makes a nearest-neighbor index of predicted embeddings, for retrieval: `python jobs/export_index.py PREDICTIONS OUT`.
 
     python jobs/predict.py runs/links runs/links/states --embeddings
     python jobs/export_index.py runs/links/states runs/links/index --metric cosine
 
-Needs faiss (`pip install -e '.[retrieval]'`). OUT gets `index.faiss`, which `faiss.read_index` opens anywhere, and `ids.parquet`, whose row i has the id of
-the index's vector i. Memory: the vectors, and an HNSW index's lists of 8 · links bytes each. You should see the number of vectors and, for a sample, the
-share of their true nearest neighbors that the index finds. Exit code 1 and one line if there are no embeddings; OUT is then not written.
+Needs faiss (`pip install -e '.[retrieval]'`). OUT gets `index.faiss`, which `faiss.read_index` opens anywhere, and `ids.parquet`, whose row i has the id of the
+index's vector i. The memory holds the vectors and, for an HNSW index, a list of 8 · links bytes for each vector. You should see the number of vectors and the
+share of the true nearest neighbors that the index finds, measured on a sample. If there are no embeddings, the command prints one line, exits with 1 and does
+not write OUT.
 """
 
 from collections.abc import Iterator
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 INDEX, IDS = "index.faiss", "ids.parquet"
-_ROWS = 1 << 16  # read at once
+_ROWS = 1 << 16  # rows read at a time
 _CHECKED, _NEAREST = 200, 10  # vectors in the sample, and neighbors of each
 
 
@@ -35,16 +36,16 @@ class IndexConfig:
     predictions: Path
     """A folder that `predict --embeddings` wrote."""
     out: Path
-    """The folder to write; nothing may be there."""
+    """The folder to write; it must be absent or empty."""
     metric: Literal["dot", "cosine", "l2"] = "dot"
-    """Nearest is: the largest scalar product, as the decoder dot scores links; the largest cosine (vectors are stored with length 1, scale queries likewise);
-    or the least distance, as the decoder transe scores."""
+    """Measure of nearness. dot: the scalar product, with which the decoder dot scores links. cosine: the cosine; vectors are stored with length 1, so scale
+    queries to length 1 as well. l2: the distance, with which the decoder transe scores links."""
     kind: Literal["hnsw", "flat"] = "hnsw"
-    """hnsw: a graph of near vectors (arXiv:1603.09320), which is searched in logarithmic time and misses some neighbors; flat: all vectors are compared."""
+    """hnsw: a graph of near vectors (arXiv:1603.09320); a search takes logarithmic time and misses some neighbors. flat: a search compares all vectors."""
     links: int = 32
-    """hnsw: links of a vector."""
+    """hnsw: number of links of each vector."""
     search: Count = 64
-    """hnsw: candidates of a search; more find more, and take longer."""
+    """hnsw: number of candidates in a search. With more candidates a search misses fewer neighbors and takes longer."""
 
     def __post_init__(self) -> None:
         check_fields(self, links=2)
@@ -56,7 +57,7 @@ def main() -> None:
     from graphmill.storage.filesystem.object_stores import list_names
     from graphmill.storage.filesystem.outputs import check_output
 
-    check_output(config.out, "an index", list_names)  # the whole folder is ours or nothing is there
+    check_output(config.out, "an index", list_names)  # refuses a folder that holds files
     index = None
     ids: list[pa.ChunkedArray] = []
     for table in _rows(config.predictions):
@@ -131,7 +132,7 @@ def _new_index(faiss: Any, width: int, config: IndexConfig) -> Any:
 
 
 def _share_found(faiss: Any, index: Any) -> tuple[int, float]:
-    """(number of true nearest neighbors of a sample spread over all vectors, the share that the index finds); equals count alike."""
+    """(number of true nearest neighbors for each vector of a sample, share of them that the index finds). Neighbors at the same distance count as equal."""
     import numpy as np
 
     stored = faiss.downcast_index(index.storage)
@@ -144,7 +145,7 @@ def _share_found(faiss: Any, index: Any) -> tuple[int, float]:
 
 
 def _write(faiss: Any, index: Any, ids: list["pa.ChunkedArray"], out: Path) -> None:
-    """Both files, or nothing."""
+    """Writes both files, or neither."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

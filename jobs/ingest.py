@@ -98,8 +98,8 @@ class IngestConfig(IngestOptions):
     node_features: Literal["source", "edge-means"] = "source"
     """edge-means: nodes without features get the means of their edges' features, the usual input for ogbn-proteins."""
     repeated_triples: Literal["keep", "drop"] = "keep"
-    """A triple that is in two of train, valid and test: keep it in both, as published, or drop it from the earlier split. The command prints the number of
-    such triples."""
+    """Treatment of a triple that is in two of the splits train, valid and test: keep it in both, as published, or drop it from the earlier split. The command
+    prints the number of such triples."""
     mag: SyntheticMagOptions = field(default_factory=SyntheticMagOptions)
     edge_list: EdgeListOptions = field(default_factory=EdgeListOptions)
     ray: SessionOptions = field(default_factory=SessionOptions)
@@ -112,7 +112,7 @@ class IngestConfig(IngestOptions):
         typed = is_typed(self.source)
         other = EdgeListOptions(
             features_as=self.edge_list.features_as if typed and not named else None
-        )  # also valid for tables of several types
+        )  # these options are also valid for tables of several types
         if self.edge_list != other and (named or typed or self.source.endswith(".npz")):
             raise ConfigError(
                 f"edge_list: expected a table of edges as the source, got {self.source}; leave the options --edge-list.… out"
@@ -148,7 +148,8 @@ class IngestMoleculesConfig(MoleculeIngestOptions):
     """Write molecules to an fsspec URL, as graphs."""
 
     source: str
-    """`embedded`, `pcqm4mv2`, or `smiles:` and a table of SMILES (.csv, .tsv, .txt, .smi, also .gz, .bz2, .zst, .xz; .parquet, .arrow, .feather; a folder of such or a glob) at a path or fsspec URL."""
+    """`embedded`, `pcqm4mv2`, or `smiles:` and a table of SMILES (.csv, .tsv, .txt, .smi, also .gz, .bz2, .zst, .xz; .parquet, .arrow, .feather; a folder of
+    such files, or a glob) at a path or fsspec URL."""
     url: str
     """Where to write: a path, or file://, s3://, gs://. It must be absent or empty, or with --overwrite a set of graphs; never other files."""
     root: str = "data/ogb"
@@ -156,8 +157,8 @@ class IngestMoleculesConfig(MoleculeIngestOptions):
     count: int = 3000
     """Number of molecules of the embedded source, at most about 5,000."""
     holdout: Size = 0
-    """pcqm4mv2: number of training molecules to use for validation; the official validation part becomes the test part. GRIT's and PPGT's scores used
-    150000."""
+    """pcqm4mv2: number of training molecules to use for validation; the official validation part becomes the test part. The published scores of GRIT and PPGT
+    used 150000."""
     table: SmilesOptions = field(default_factory=SmilesOptions)
     ray: SessionOptions = field(default_factory=SessionOptions)
 
@@ -255,7 +256,7 @@ def build_source(config: IngestConfig, progress: "Progress") -> "GraphSource":
 
 
 def with_edge_means(graph: "GraphSource", config: IngestConfig) -> "GraphSource":
-    """The graph, with the means of edge features as node features if the options ask for them. Raises ConfigError if links are held out, because the means
+    """The graph. If the options ask for it, the means of edge features become node features. Raises ConfigError if links are held out, because the means
     would contain the features of held-out links."""
     if config.node_features == "source":
         return graph
@@ -310,7 +311,8 @@ def add_reverse(config: IngestConfig) -> bool | None:
     if config.reverse_edges != "auto":
         return config.reverse_edges == "add"
     if config.source in ("ogbn-mag", "synthetic-mag"):
-        return True  # typed sampling follows in-edges: authors are reached from papers by them, papers from authors by reverses
+        # typed sampling follows in-edges: in-edges lead from papers to authors, and only reverse edges lead from authors to papers
+        return True
     if config.source.startswith(("ogbn-", "ogbl-")):
         from graphmill.storage.importers.public.ogb_nodes import is_directed
 
@@ -388,7 +390,7 @@ def ingest_graph(config: IngestConfig, report: "Progress") -> "tuple[int, int, s
 
 
 def roles_of(*sources: "NodeSource | EdgeSource") -> str:
-    """The role of each column in the tables of these sources, one line each. Empty if the tables have no columns."""
+    """Lists the role of each column in the tables of these sources, one line for each column. Empty if the tables have no columns."""
     from graphmill.storage.importers.columns.role_table import format_roles
 
     roles = [role for source in sources for role in getattr(source, "roles", [])]

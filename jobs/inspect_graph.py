@@ -39,7 +39,7 @@ class InspectConfig:
     snapshot: int | None = None
     """Snapshot of the graph; None: the newest."""
     verify: bool = False
-    """Verify every file's checksum and content first."""
+    """First verify the checksum and content of every file."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,8 @@ class Balance:
 
 
 def measure(graph: "StoredGraph", source_offsets: "np.ndarray | None" = None) -> Balance:
-    """Reads the topology of every partition once, with one partition in memory at a time. `source_offsets`: offsets of the source nodes' type, if that type
-    is another."""
+    """Reads the topology of every partition once, with one partition in memory at a time. `source_offsets`: offsets of the node type where edges start, if it
+    is not the type where edges end."""
     import numpy as np
 
     offsets = graph.offsets if source_offsets is None else source_offsets

@@ -1,4 +1,4 @@
-"""TokenGT on molecules, by Ray's workers: the recipe recipes/jobs/pcqm4m_tokengt.yaml by its name.
+"""Trains TokenGT on molecules with Ray's workers: the recipe is recipes/jobs/pcqm4m_tokengt.yaml.
 
     python jobs/pcqm4m_tokengt.py                                           embedded molecules
     python jobs/pcqm4m_tokengt.py --data molecules.csv --task.target gap    a table of SMILES and numbers

@@ -9,9 +9,9 @@
     python jobs/predict.py runs/links predictions --top_k 10                    a run on links: the best new links of every node
     python jobs/predict.py runs/my-run predictions --parallel graph            the whole graph at once, its nodes divided among the workers
 
-The batches are the same as in the run. The scores of the run's splits therefore equal the scores in its summary to the last digit (on the full graph: with as
-many workers as the run had); the output confirms this. After an interruption (Ctrl-C, a dead machine), the same command continues from the finished pieces. If
-the options do not fit the run, the command prints one line and exits with 1. docs/guides/predict.md describes the columns.
+The batches are the same as in the run. The scores of the run's splits therefore equal the scores in its summary to the last digit, and the output confirms
+this. On the full graph this holds for the number of workers that the run had. After an interruption (Ctrl-C, a dead machine), the same command continues from
+the finished pieces. If the options do not fit the run, the command prints one line and exits with 1. docs/guides/predict.md describes the columns.
 """
 
 import os
@@ -67,7 +67,7 @@ def predict(
 
 
 class Tables(dict[str, "pa.Table"]):
-    """Tables of pieces in memory, by name. Has the reading method of a folder of predictions."""
+    """Tables of pieces in memory, by name. The class has the same reading method as a folder of predictions."""
 
     def read_piece(self, name: str, columns: "Sequence[str]") -> "pa.Table":
         return self[name].select(list(columns))
@@ -108,7 +108,7 @@ def rows(config: PredictConfig) -> "tuple[list[Any], Tensor]":
 
 
 def embeddings(run: "Run", nodes: "Sequence[Any] | None" = None) -> "Tensor":
-    """Same as `Run.embeddings`. Raises ConfigError for an unknown id."""
+    """Returns the same as `Run.embeddings`. Raises ConfigError for an unknown id."""
     ids, states = rows(PredictConfig(run.path, "", embeddings=True))
     if nodes is None:
         return states
@@ -165,7 +165,7 @@ def _predict(config: PredictConfig) -> int:
             settings["device"] = workers.device
             if subject.is_sharded:
                 settings["workers"] = workers.most
-            folder.check(settings)  # also refuses pieces of another device or number of workers
+            folder.check(settings)  # also refuses pieces from another device or another number of workers
             spec, plan = prediction.split(served, workers)
             summary = predict_all(spec, folder, settings, plan, crew, bar.stage)
     _print_summary(config, finished, subject, summary)
@@ -189,7 +189,7 @@ def _here(
 def _on_ray(
     config: PredictConfig, subject: "Prediction", workers: "WorkerOptions", session: "SessionOptions"
 ) -> "Iterator[tuple[WorkerOptions, Served, OpenCrew]]":
-    """Yields the workers that the session's cluster has room for, their data, and the crew."""
+    """Yields the workers for which the session's cluster has room, their data, and the crew."""
     from graphmill.cluster.prediction.prediction_actors import ActorCrew, PoolOptions
     from graphmill.cluster.ray.placement import place
     from graphmill.cluster.ray.session import ray_session
@@ -204,8 +204,8 @@ def _on_ray(
 
 
 def _asked_workers(config: PredictConfig, finished: "Run", subject: "Prediction") -> int | None:
-    """The number of workers to request. For the full graph: the run's number, limited by the cores if no cluster is joined. Equal numbers give predictions
-    equal to the run's in every bit."""
+    """The number of workers to request. For the full graph this is the number that the run had, limited by the cores if no cluster is joined. With the same
+    number of workers the predictions equal the run's predictions in every bit."""
     if config.workers is not None or config.launcher == "process" or not subject.is_sharded:
         return config.workers
     from graphmill.cluster.ray.session import joins_a_cluster
@@ -231,7 +231,7 @@ class _Prediction:
         return known if split == "all" else (split,)
 
     def settings(self, workers: "WorkerOptions") -> dict[str, Any]:
-        """All options that the predictions or the layout of the files depend on. The number of workers is one of them only if the workers share the full
+        """All options on which the predictions or the layout of the files depend. The number of workers belongs to them only if the workers share the full
         graph."""
         config, subject = self.config, self.subject
         return {
@@ -268,8 +268,8 @@ class _Prediction:
             member_ids = members(name)
             if not len(member_ids):
                 continue
-            # Use one rank for each micro-batch of a step of the run, so that batches are the same. A tiny split of another graph may have too few rows for
-            # that.
+            # Each micro-batch of a step of the run gets one rank, so that the batches are the same as in the run. A tiny split of another graph may have too
+            # few rows for this.
             ranks = run_ranks if len(member_ids) >= run_ranks else 1
             options, batches = subject.samplers[name], workers.most
             split = SplitPlan(name, options, batches, batches)

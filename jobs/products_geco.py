@@ -1,4 +1,4 @@
-"""GECO on a products-like graph, behind partition servers and by Ray's workers: the recipe recipes/jobs/products_geco.yaml by its name.
+"""Trains GECO on a graph like ogbn-products, with partition servers and Ray's workers: the recipe is recipes/jobs/products_geco.yaml.
 
     python jobs/products_geco.py                              the embedded synthetic graph, about a minute on 2 cores
     python jobs/products_geco.py --data path/or/url           a graph prepared by jobs/ingest.py
@@ -6,8 +6,8 @@
     python jobs/products_geco.py --run.parallel graph         the whole graph as one batch, its nodes spread over the workers
     ray job submit --working-dir . -- python jobs/products_geco.py
 
-Expect a test accuracy far above the features-only baseline on the embedded graph, whose labels are noisy on purpose: see
-docs/performance.md for measured figures.
+On the embedded graph, expect a test accuracy far above the features-only baseline. The labels of this graph are noisy on purpose: docs/performance.md has
+measured figures.
 """
 
 from graphmill.jobs.cli.exit_codes import run

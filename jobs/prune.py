@@ -8,7 +8,7 @@ Ingestion and encoding publish snapshots and delete nothing; only this command d
 folder of a dead writer is deleted when the writer's lease has ended, about an hour and ten minutes after its last renewal. The folder of a live writer is kept.
 Files that Graphmill did not write are kept and listed.
 
-A run that trains on a snapshot needs its files until it ends: set --older-than to more than your longest run takes.
+A run needs the files of its snapshot until the run ends: set --older-than to a longer time than your longest run takes.
 """
 
 import re
@@ -85,7 +85,7 @@ def main() -> None:
 
     pruned = prune(config.url, keep=config.keep, older_than_s=older_than_s, dry_run=config.dry_run)
     if not (pruned.kept or pruned.orphans or pruned.held):
-        read_manifest(*split_url(config.url), config.url, None, "graphmill ingest <source>")  # says why there is none
+        read_manifest(*split_url(config.url), config.url, None, "graphmill ingest <source>")  # says why no graph exists
     print(describe(config.url, pruned, dry_run=config.dry_run))
 
 

@@ -1,4 +1,4 @@
-"""Rebuilds one training batch of a run, exactly as its workers had it: to examine a jump of the loss or an unexpected result.
+"""Rebuilds one training batch of a run, exactly as its workers had it: use this to examine a jump of the loss or an unexpected result.
 
     python jobs/replay.py runs/my-run --epoch 12 --batch 3                      the content of the batch
     python jobs/replay.py runs/my-run --epoch 12 --batch 3 --loss               its loss with the nearest checkpoint's weights, and each layer's output
@@ -63,8 +63,8 @@ class RunBatches:
 
 
 def open_batches(path: str, *, allow_import: bool = False) -> RunBatches:
-    """The training batches of the run in this directory. Raises FormatError if the directory holds no run, ConfigError if the whole graph is the run's only
-    batch."""
+    """The training batches of the run in this directory. Raises FormatError if the directory holds no run. Raises ConfigError if the whole graph is the only
+    batch of the run."""
     from graphmill.jobs.config.config import saved_tree
     from graphmill.jobs.resolve.resolve import read_resolved
     from graphmill.jobs.subjects.subject import subject_class

@@ -1,7 +1,7 @@
 """Writes a run's report as one HTML file: `python jobs/report.py runs/products_geco-20260101-120000 [--compare RUN] [--out FILE]`.
 
-Every training job writes it when it ends, as report.html in its run directory. This command writes it again, also for a run that is going or was
-killed, or next to another run. The file needs no network and runs no script. You should see its path, within a second or two.
+Every training job writes this report at its end, as report.html in the run's directory. The command writes the report again, also for a run that is still going
+or was killed, and can show another run next to it. The file needs no network and runs no script. You should see the path of the file within a second or two.
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class ReportConfig:
     compare: str | None = None
     """Another run's directory, to show next to the run."""
     out: Path | None = None
-    """The page's path: a new file, or an earlier report's; the default is report.html in the run's directory."""
+    """Path of the page: a new file, or the file of an earlier report. The default is report.html in the run's directory."""
 
 
 def main() -> None:

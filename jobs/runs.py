@@ -27,7 +27,7 @@ class RunsConfig:
     where: tuple[str, ...] = ()
     """Filter, as COLUMN=VALUE …: only runs with these values. COLUMN=PART*: only values that begin with PART."""
     limit: int = 0
-    """Print only the last so many of the sorted runs. 0: all."""
+    """Print only this number of runs, the last of the sorted runs. 0: all runs."""
 
 
 def main() -> None:
@@ -116,7 +116,7 @@ def _rank(value: object) -> tuple[bool, float, str]:
 
 
 def text_table(rows: Sequence[Sequence[object]]) -> str:
-    """Formats the rows as a table with a header line. Numbers are on the right with four digits, texts on the left and cut at 60 letters."""
+    """Formats the rows as a table with a header line. Numbers have four digits and are aligned right. Texts are aligned left and cut at 60 letters."""
     cells = [[f"{cell:.4f}" if isinstance(cell, float) else str(cell)[:60] for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     numbers = [

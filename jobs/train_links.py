@@ -5,8 +5,8 @@
     python jobs/train_links.py --data graphs/mine --model sage            your own edges: docs/guides/links.md
     python jobs/train_links.py --data graphs/mine --task.decoder dot --task.loss softmax --task.num_negatives 10
 
-The command is jobs/train_nodes.py with `--task links` and the recipe recipes/jobs/train_links.yaml. Expect a mean reciprocal rank well above that of a count of
-common neighbors. docs/performance.md has measured figures.
+The command is jobs/train_nodes.py with `--task links` and the recipe recipes/jobs/train_links.yaml. Expect a mean reciprocal rank well above that of the
+baseline, which counts common neighbors. docs/performance.md has measured figures.
 """
 
 from graphmill.jobs.cli.exit_codes import run

@@ -46,18 +46,18 @@ def sent_bytes(
     symmetric: bool = False,
     element_size: int = 4,
 ) -> dict[str, int]:
-    """Returns the bytes that a worker sends to its peers in one forward and backward pass, by kind, with the sum of gradients.
+    """Returns the bytes that a worker sends to its peers in one forward and backward pass, by kind. The sum of gradients is one of the kinds.
 
     sequences: L · 2 · [(K + 1) n (D - D/W) + (N - n) D/W], about L · 2 (K + 2) N D (W - 1) / W², for L global layers.
     halo: for each halo row the channels that all layers propagate (the paper's layers: L · h · D), forward and backward. On a symmetric graph
-    both passes send the same rows, except with GAT. sums: of batch norms. With `recompute` the forward exchanges happen twice.
+    both passes send the same rows, except with GAT. sums: the moments of batch norms. With `recompute` the forward exchanges happen twice.
     """
     config = as_geco(config)
     channels = Shards.even(config.width, rows.num_workers).sizes[rank]
     num_global = config.local.num_global(config.num_layers)
     num_rows = rows.sizes[rank]
-    others = (rows.total - num_rows) * channels  # numbers in own channels of the peers' rows
-    own = num_rows * (config.width - channels)  # numbers in the peers' channels of own rows
+    others = (rows.total - num_rows) * channels  # numbers to receive: the peers' rows, in this worker's channels
+    own = num_rows * (config.width - channels)  # numbers to send: this worker's rows, in the peers' channels
     gates = config.order + 1
     forwards = 2 if config.recompute else 1
     ring = 2 * (rows.num_workers - 1) * num_parameters(config) * element_size // rows.num_workers
@@ -72,8 +72,9 @@ def sent_bytes(
 
 
 def _norm_bytes(config: GECOConfig, rows: Shards, rank: int, element_size: int) -> int:
-    """Returns the bytes for batch norm's mean and variance over all rows. Forward sends the sums of this worker's blocks of rows; backward sums the
-    gradient of each moment by a ring. The paper's layer has two norms, a local layer has one norm."""
+    """Returns the bytes for batch norm's mean and variance over all rows. The forward pass sends the sums of this worker's blocks of rows. The backward pass
+    sums the gradient of each moment by a ring all-reduce. The paper's layer has two norms, a local layer has one norm.
+    """
     if config.local.norm != "batch":
         return 0
     num_norms = config.num_layers * (2 if config.local.is_paper else 1)
@@ -90,7 +91,7 @@ def _halo_channels(config: GECOConfig) -> tuple[int, int]:
     if local.is_paper and local.block != "gat":
         return config.num_layers * layer, 0
     top = local.top_layers * lcb if local.join == "top" else 0
-    if local.block == "gat":  # the rows, and one logit term per head
+    if local.block == "gat":  # a GAT layer sends the rows, and one logit term per head
         return top, config.num_layers * (layer + local.num_heads)
     first = config.hops * (config.in_dim + config.encoding_dim) if local.block == "lcb" else layer
     return first + (config.num_layers - 1) * layer + top, 0
@@ -105,23 +106,24 @@ def training_bytes(config: ParallelConfig, num_nodes: int, num_edges: int, num_w
     kept = (h + 1) + (k + 1) + 5 + (3 if config.dropout else 0)
     if (
         not config.local.is_paper or config.local.block != "lcb"
-    ):  # the convolution's result, its residual, norm and dropout
+    ):  # also keeps the convolution's result, its residual, norm and dropout
         kept += 4
     # The peak of the backward pass adds the gates' gradient (in the order π, before and after the exchange) and a chunk's transforms.
     passing = 3 * (k + 1) + 3
     count = config.num_layers + (config.local.top_layers if config.local.join == "top" else 0)
     if _is_local(config):
-        # Inputs of the layer, of its norm and of its ReLU, and dropout's mask; for GAT also W h and the sums before and after the division.
+        # A local layer keeps the inputs of the layer, of its norm and of its ReLU, and dropout's mask. GAT also keeps W h and the sums before and after the
+        # division.
         kept, passing = 4 + (3 if config.local.block == "gat" else 0), 4
     layers = count + kept if config.recompute else count * kept
     at_once = 1 if config.recompute else config.num_layers
-    attention = 2 * _attention_bytes(config, num_nodes, num_edges, num_workers) * at_once  # the peak has them twice
+    attention = 2 * _attention_bytes(config, num_nodes, num_edges, num_workers) * at_once  # two copies at the peak
     # Six copies of the parameters: weights, gradients, two moments, best weights, the buffer of the exchange.
     return attention + _shard_bytes(config, num_nodes, num_edges, num_workers, config.width * (layers + passing), 6)
 
 
 def _is_local(config: GECOConfig) -> bool:
-    """Whether no layer is a global one."""
+    """Whether the model has no global layer."""
     return config.local.num_global(config.num_layers) == 0
 
 
@@ -134,11 +136,12 @@ def _attention_bytes(config: GECOConfig, num_nodes: int, num_edges: int, num_wor
 
 
 def inference_bytes(config: ParallelConfig, num_nodes: int, num_edges: int, num_workers: int) -> int:
-    """Estimates like `training_bytes`, but for a forward pass without gradients, which keeps nothing of a finished layer."""
+    """Estimates the peak memory of one worker's shard during a forward pass without gradients. Such a pass keeps no tensors of finished layers."""
     config = as_geco(config)
-    # [X, ÂX, …]; gates and V as rows, in send and receive buffers, and as sequences; the layer's input and output, and the layers' sum.
+    # At the peak a layer holds, per node: [X, ÂX, …]; gates and V as rows, in send and receive buffers, and as sequences; the layer's input and output; the
+    # layers' sum.
     passing = (config.hops + 1) + (3 + (num_workers > 1)) * (config.order + 1) + 6
-    if _is_local(config):  # the layer's input and output, the convolution's result, its residual; for GAT also W h
+    if _is_local(config):  # input and output of the layer, the convolution's result, its residual; for GAT also W h
         passing = 6
     attention = _attention_bytes(config, num_nodes, num_edges, num_workers)
     return attention + _shard_bytes(config, num_nodes, num_edges, num_workers, config.width * passing, 2)
@@ -147,7 +150,7 @@ def inference_bytes(config: ParallelConfig, num_nodes: int, num_edges: int, num_
 def _shard_bytes(
     config: GECOConfig, num_nodes: int, num_edges: int, num_workers: int, row_numbers: int, copies: int
 ) -> int:
-    """`row_numbers`: float32 numbers for each row of the shard, in addition to the row's input; `copies`: copies of the parameters."""
+    """Returns the memory of a shard. `row_numbers`: float32 numbers per row, in addition to the row's input; `copies`: number of copies of the parameters."""
     d, k = config.width, config.order
     rows = -(-num_nodes // num_workers)
     numbers = row_numbers + 4 * (config.in_dim + config.encoding_dim)
@@ -164,6 +167,6 @@ def _shard_bytes(
 
 @cache
 def num_parameters(config: GECOConfig) -> int:
-    """Returns the number of parameters of `GECO(config)`, which is built without memory."""
+    """Returns the number of parameters of `GECO(config)`. The model is built on the meta device, which needs no memory."""
     with torch.device("meta"):
         return sum(parameter.numel() for parameter in GECO(config).parameters())

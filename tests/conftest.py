@@ -147,11 +147,9 @@ def real_data() -> Path:
 
 @pytest.fixture(scope="session")
 def compiled_loops(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Compiles the loops that partition servers need.
-
-    In a fresh checkout each server would otherwise compile them at the same time, for longer than a request waits.
-    """
-    from graphmill.samplers.access.partition_owner import PartitionOwner
+    """What partition servers answer with. In a fresh checkout each partition server would compile the same loops, all at once: on a loaded machine for longer than a
+    request waits."""
+    from graphmill.samplers.access.partition_owner import open_parts
     from graphmill.samplers.access.warm_up import warm_up
     from graphmill.storage.graph import open_graph
     from graphmill.storage.ingestion.ingest import IngestOptions, ingest
@@ -161,7 +159,7 @@ def compiled_loops(tmp_path_factory: pytest.TempPathFactory) -> None:
     with one_at_a_time():
         ingest(random_listed_graph(20, 100), url, IngestOptions(num_partitions=1))
         graph = open_graph(url)
-        warm_up(PartitionOwner(graph.partition(0), graph.manifest.num_nodes), graph.manifest)
+        warm_up(open_parts(graph, [0]), graph, 0)
 
 
 @pytest.fixture(scope="session")

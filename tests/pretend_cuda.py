@@ -481,6 +481,7 @@ def _patches(state: Pretended) -> list[Any]:
         "get_device_properties": lambda *_: SimpleNamespace(name="pretended", total_memory=80 << 30, major=9, minor=0),
         "mem_get_info": lambda *_: (64 << 30, 80 << 30),
         "memory_allocated": lambda *_: 0,
+        "memory_reserved": lambda *_: 0,
         "max_memory_allocated": lambda *_: 0,
         "reset_peak_memory_stats": nothing,
         "manual_seed": lambda seed: state.random.manual_seed(seed ^ 0x6375),

@@ -8,7 +8,7 @@
     config.json            the model's configuration, which rebuilds the model together with a file of weights
     state.json             format version, position, scores, the model's configuration again, and every file's SHA-256
 
-A checkpoint gets its final name only when all its files are written and synced. Dropout, sampling and the learning rate are functions of
+A checkpoint gets its final name only after all its files were written and synced. Dropout, sampling and the learning rate are functions of
 (seed, epoch, step, position). Therefore no state of a random generator is saved.
 """
 
@@ -36,7 +36,8 @@ from graphmill.storage.format.arrow_files import file_digest
 CHECKPOINT_VERSION = 2  # version 1 has no digests and no positions within an epoch; it can still be read
 
 DATA = "labels, splits and features"  # the digest of this data has this key in a run's identity
-# Keys that are missing in older checkpoints: the seed of classic models, the local block of GECO over many graphs. The shapes of the weights show a change.
+# Keys that older checkpoints may lack: the seed of classic models, the local block of GECO over many graphs. A changed local block shows in the shapes of the
+# weights.
 _LATER_IN_MODEL = ("seed", "local")
 _LATER_IN_RUN = (DATA, "evaluation", "micro_batches")
 
@@ -55,7 +56,7 @@ class EpochProgress:
 
     step: int  # optimizer steps done
     position: Mapping[str, int | str]  # the loader's position and fingerprint (`Loader.state_dict`)
-    sums: tuple[tuple[float, ...], ...]  # the sums of each position, in order of positions
+    sums: tuple[tuple[float, ...], ...]  # for each position of a step, in order: its sums so far
     spent: Mapping[str, float]  # rank 0's measured times and counts so far
 
 
@@ -103,7 +104,7 @@ def moments_of(optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
     every = {f"{index}.{name}": value for index, values in states for name, value in values.items()}
     if isinstance(optimizer, torch.optim.Adam):
         return every
-    # Any other optimizer creates its None entries again. Its Python numbers become tensors in a checkpoint.
+    # Other optimizers than Adam create None entries again, so these are left out. Python numbers become tensors, because a checkpoint holds only tensors.
     moments = {name: value for name, value in every.items() if value is not None}
     for name, value in moments.items():
         if isinstance(value, int | float):
@@ -152,7 +153,7 @@ def _move_table(table: Path, directory: Path) -> None:
 
 
 def _write_body(directory: Path, body: Mapping[str, Any]) -> None:
-    """Writes state.json with a digest of its own content. The digest reveals a changed number."""
+    """Writes state.json with a digest of its own content. The digest reveals any later change of the content."""
     plain = json.loads(json.dumps(dict(body), default=str, allow_nan=False))
     path = directory / "state.json"
     path.write_text(json.dumps(plain | {"digest": _body_digest(plain)}, indent=1) + "\n")

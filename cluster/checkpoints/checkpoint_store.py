@@ -1,8 +1,8 @@
 """Stores a run's checkpoints in a folder that its nodes share, or on an object store. The methods are the same for both.
 
-In a folder a checkpoint is synced and then renamed to its final name. On a store a checkpoint is all objects with the prefix `train/<name>/`.
-There `state.json` is written last and removed first, and a prefix without `state.json` is no checkpoint. Every file is checked against the
-digests in `state.json` before the file is used.
+In a folder a checkpoint is synced and then renamed to its final name. On a store a checkpoint is all objects with the prefix `train/<name>/`. Of these objects
+`state.json` is written last and removed first, because a prefix without `state.json` is no checkpoint. Every file is checked against the digests in
+`state.json` before the file is used.
 """
 
 import os
@@ -138,7 +138,7 @@ class Checkpoints:
             files = self.store.names(name)
             if num_kept < keep and _STATE in files and self._is_whole(name, []):
                 num_kept += 1
-            elif num_kept or _STATE not in files:  # damaged, and never read: a valid checkpoint is newer
+            elif num_kept or _STATE not in files:  # never read: a newer one is valid, or state.json is missing
                 with suppress(OSError):
                     _remove(self.store, name, files)
 
@@ -160,7 +160,9 @@ class Checkpoints:
 
 @contextmanager
 def _staged(run: RunStore, name: str, beside: str) -> Iterator[Path]:
-    """Yields an empty folder on this host for the files of the run's folder `name`, and removes it after the block. In a local run it is named `beside`."""
+    """Yields an empty folder on this host for the files of the run's folder `name`, and removes it after the block. For a local run, `beside` is the folder's
+    name.
+    """
     if not run.is_local:
         with run.child(name).scratch() as folder:
             yield folder
@@ -191,8 +193,9 @@ def _publish(run: RunStore, staged: Path, name: str) -> None:
 
 
 def _remove(run: RunStore, name: str, files: list[str]) -> None:
-    """Removes the files that Graphmill wrote. state.json is removed first, because it makes the folder a checkpoint: it may exist although its writer got no
-    answer."""
+    """Removes the files that Graphmill wrote, state.json first: without state.json the folder is no checkpoint. state.json may exist even if its writer got an
+    error, because the store's answer may have been lost.
+    """
     run.remove([f"{name}/{_STATE}"])
     run.remove([f"{name}/{file}" for file in files if OURS.fullmatch(file) and file != _STATE])
 

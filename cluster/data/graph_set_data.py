@@ -24,7 +24,7 @@ EVERY = "*"
 class GraphSplitOptions:
     """Sampler options: batches of one split's graphs."""
 
-    split: str | None  # None: the graphs in no split; EVERY: all graphs
+    split: str | None  # None: the graphs that are in no split; EVERY: all graphs
     batch: GraphBatchOptions
 
 

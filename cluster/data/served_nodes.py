@@ -27,5 +27,5 @@ class ServedNodes:
     servers: PartitionServers
 
     def open(self) -> OpenNodes:
-        files, traffic = _RanksFiles(self.servers), Traffic(len(self.servers.handles))
+        files, traffic = _RanksFiles(self.servers), Traffic(self.servers.num_partitions)
         return OpenNodes(connect_any(self.servers, traffic.watch), files, traffic)

@@ -50,7 +50,7 @@ class OpenData(Protocol):
         ...
 
     def near_middle(self) -> float:
-        """Returns the position of the middle of the data that this process reads itself, as a fraction (0 to 1) of all stored data."""
+        """This process reads a range of the stored data itself. Returns the middle of this range as a fraction (0 to 1) of all stored data."""
         ...
 
     def check(self) -> None:
@@ -63,7 +63,7 @@ class OpenData(Protocol):
 
 
 class TrainingData(Protocol):
-    """A small value that the driver sends to every worker, which opens the data with it."""
+    """A small value that the driver sends to every worker. The worker opens the data with this value."""
 
     def open(self) -> OpenData: ...
 
@@ -155,5 +155,5 @@ def root_weights(batch: Any) -> Tensor | None:
 
 
 def answers(label: Tensor) -> Tensor:
-    """Converts answers or numbers [n, L], as graphs store them, to float32 targets. An unknown answer (-1) becomes NaN."""
+    """Converts stored answers or numbers [n, L] to float32 targets. An unknown answer (-1) becomes NaN."""
     return label if label.is_floating_point() else label.float().masked_fill(label < 0, torch.nan)

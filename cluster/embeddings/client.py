@@ -2,8 +2,8 @@
 
 An owner holds its rows in memory only. A worker logs its requests since the second newest checkpoint. Each reply carries an owner's `life`, an id of
 its process. If the `life` has changed, the owner was restarted. Then the worker names the checkpoint to load and sends all logged requests again, in
-order. Every worker does this, also from a thread: other workers may wait for an owner that needs this worker's requests. `docs/decisions/0073` has the
-protocol.
+order. Every worker does this. A thread of the worker does it while the worker itself is busy, because other workers may wait for an owner that needs this
+worker's requests. `docs/decisions/0073` has the protocol.
 """
 
 import threading
@@ -80,7 +80,7 @@ class SavedAt:
 
 
 class OwnerLink:
-    """The access to one owner, with a log of the requests to this owner. Callers hold the lock of this object."""
+    """Access to one owner, with a log of the requests to this owner. A caller must hold this object's lock."""
 
     def __init__(self, owner: AsksOwner, attempt: int, base: SavedAt) -> None:
         self.lock = threading.Lock()
@@ -169,7 +169,7 @@ class Exchange:
 
 
 class TableClient:
-    """One worker's access to the table within one attempt. `step` is the number of steps whose gradients the worker has sent."""
+    """One worker's access to the table within one attempt. `step` counts the steps for which the worker has sent gradients."""
 
     def __init__(
         self,
@@ -206,7 +206,7 @@ class TableClient:
         return len(self._links) * max(1, READ_BYTES // (4 * self._config.width))
 
     def reading(self, ids: np.ndarray, *, best: bool = False) -> tuple[Exchange, Mapping[int, np.ndarray]]:
-        """Returns the requests of a `read`, and for each owner the positions of its rows in `ids`."""
+        """Prepares a `read`. Returns its requests, and for each owner the positions of the owner's rows in `ids`."""
         at = self._split(ids)
         at = {number: rows for number, rows in at.items() if len(rows)}
         ask: Callable[[np.ndarray], ReadRows] = lambda rows: ReadRows(  # noqa: E731
@@ -215,7 +215,7 @@ class TableClient:
         return Exchange(self._links, {number: ask(rows) for number, rows in at.items()}), at
 
     def joined(self, exchange: Exchange, at: Mapping[int, np.ndarray], num_rows: int) -> np.ndarray:
-        """Joins the replies of a finished `reading` to the rows in the order of its ids."""
+        """Joins the replies of a finished `reading`: returns the rows in the order of the requested ids."""
         rows = np.empty((num_rows, self._config.width), np.float32)
         for number, reply in exchange.replies.items():
             if not isinstance(reply, TableRows):
@@ -272,7 +272,9 @@ class TableClient:
                 link.forget_folder(self._last_mark)
 
     def saved(self, folder: str) -> None:
-        """Records that this step's checkpoint will be published in `folder`. The previous checkpoint is already published: the log before it is removed."""
+        """Records that this step's checkpoint will be published in `folder`. The previous checkpoint is already published, so the log before that checkpoint
+        is removed.
+        """
         for link in self._links:
             with link.lock:
                 link.forget(self._newest)
@@ -299,7 +301,7 @@ class TableClient:
             self.log_bytes += request.gradient.nbytes + request.ids.nbytes
 
     def _split(self, ids: np.ndarray) -> dict[int, np.ndarray]:
-        """Returns for each owner the positions of its ids, in ascending order."""
+        """Returns for each owner the positions in `ids` of the ids that belong to the owner, in ascending order."""
         if len(self._links) == 1:
             return {0: np.arange(len(ids))}
         owner = owner_of(ids, len(self._links))
@@ -307,6 +309,8 @@ class TableClient:
 
 
 def next_attempt(owners: Sequence[AsksOwner]) -> int:
-    """Returns a number above every attempt that an owner has served, and above every attempt that began earlier by this host's clock."""
+    """Returns a number for a new attempt. It is larger than the number of any attempt that an owner has served, and than any number that this method returned
+    earlier by this host's clock.
+    """
     known = [owner.submit(ReadRows(1 << 62, FIRST_LIFE, 0, False, np.empty(0, np.int64))).result() for owner in owners]
     return max([int(1000 * time.time())] + [reply.attempt + 1 for reply in known if isinstance(reply, TableStatus)])

@@ -63,7 +63,7 @@ class TableSpec:
 
 
 class Embeddings:
-    """One rank's access to the embeddings. A docstring says if a method is a collective call, which all ranks make at the same point."""
+    """One rank's access to the embeddings. All ranks make a collective call at the same point; the docstring of a method says if the method is one."""
 
     def __init__(self, spec: TableSpec, seat: Seat, device: torch.device) -> None:
         self._spec, self._seat, self._device = spec, seat, device
@@ -92,11 +92,11 @@ class Embeddings:
 
     @property
     def is_log_full(self) -> bool:
-        """Returns whether the log for owners that die has half of its maximal size. Then a checkpoint is due: the log spans two checkpoints."""
+        """Returns whether the log of requests has reached half of its largest size. Then a checkpoint is due, because the log spans two checkpoints."""
         return self.client.log_bytes > self._spec.options.log_bytes // 2
 
     def for_step(self, batches: Sequence[Any]) -> list[Any]:
-        """Adds the rows to the batches of this rank's positions. `push` will send the gradients of these rows."""
+        """Reads the rows of the batches of this rank's positions and adds them to the batches. `push` later sends the gradients of these rows."""
         types = self._spec.options.node_types
         own = [np.unique(_row_ids(batch, types), return_inverse=True) for batch in batches]
         ids = np.unique(np.concatenate([unique for unique, _ in own]))
@@ -145,7 +145,7 @@ def embedded(
 
 
 def _row_ids(batch: Any, node_types: tuple[str, ...]) -> np.ndarray:
-    """int64: the ids in the table of a batch's nodes, type after type."""
+    """int64: the table's id of each node of a batch, one node type after another."""
     tables, names = node_tables(batch), node_types or ("",)
     ids = [tables[name].node_id.cpu().numpy() * len(names) + place for place, name in enumerate(names)]
     return np.concatenate(ids)
@@ -162,7 +162,7 @@ def _with_rows(batch: Any, rows: Tensor, inverse: np.ndarray, node_types: tuple[
 
 
 def with_columns(batch: Any, columns: Mapping[str, Tensor]) -> Any:
-    """Returns the batch with these columns, given by node type, appended to the features of its nodes."""
+    """Returns a copy of the batch. `columns` holds new feature columns by node type; they are appended to the nodes' features."""
     tables = node_tables(batch)
     return with_node_tables(
         batch,

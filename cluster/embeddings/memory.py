@@ -16,8 +16,8 @@ def message_bytes(
     """Returns the peak memory in a step with `num_positions` micro-batches of `batch_rows` distinct rows each.
 
     An owner keeps the gradients that all workers push until the step is applied. A worker pushes one partial sum for each of its nodes of the step's tree.
-    A partial sum has the rows of all its micro-batches, at most `num_nodes`. Applying the gradients needs only blocks of rows. In the reads before the step,
-    the owner holds one reply per worker.
+    A partial sum has the rows of all its micro-batches, at most `num_nodes`. Applying the gradients takes memory only for blocks of rows. In the reads before
+    the step, the owner holds one reply per worker.
     """
     seat = Seat(0, num_workers, num_positions)
     pushed = sum(min((node.stop - node.start) * batch_rows, num_nodes) for own in seat.nodes_of_ranks for node in own)

@@ -31,7 +31,7 @@ from graphmill.cluster.transport.embedding_messages import (
 )
 from graphmill.core.errors import ConfigError, StageError
 
-# Longest wait of a request for requests of other workers; then the sender gets a status, and checks the owner
+# Longest time in which a request waits for requests of other workers. After this time the sender gets a status reply, and then checks the owner
 WAIT_S = 2.0
 
 
@@ -53,7 +53,7 @@ class TableOwner:
         self._attempt = self._step = 0
         self._shard = TableShard(config, number, num_owners)
         self._pushed: dict[int, dict[int, _Pushed]] = {}  # gradients by step and first position
-        self._marks: dict[int, MarkTable] = {}  # not done yet, by number
+        self._marks: dict[int, MarkTable] = {}  # marks that are not done yet, by event number
         self._last_mark = -1  # event number of the last mark that is done
         self._failure: str | None = None
         self._changed = threading.Condition()
@@ -120,11 +120,11 @@ class TableOwner:
         if request.folder:
             shard.load(Path(request.folder))
         self._shard, self._attempt, self._step, self._failure = shard, request.attempt, request.step, None
-        # Requests of other workers in this attempt are kept, because the workers do not send them again.
+        # Requests that other workers sent in this attempt are kept, because these workers do not send them again.
         self._last_mark = event_number(request.step, SAVE)
         self._pushed = {} if is_new else {s: nodes for s, nodes in self._pushed.items() if s >= request.step}
         self._marks = {} if is_new else {n: mark for n, mark in self._marks.items() if n > self._last_mark}
-        if not self._config.is_exact:  # they were applied on arrival, to rows that are now replaced
+        if not self._config.is_exact:  # asynchronous gradients were applied on arrival, to rows that are now replaced
             for step in sorted(self._pushed):
                 for pushed in self._pushed[step].values():
                     self._update(step, pushed.rate, [pushed.node])
@@ -150,7 +150,7 @@ class TableOwner:
         self._advance()
 
     def _advance(self) -> None:
-        """Performs all events whose turn has come, in order."""
+        """Performs, in order, all events for which all earlier events are done."""
         while self._mark() or self._apply():
             pass
 
@@ -171,7 +171,7 @@ class TableOwner:
         nodes = [of_step[start].node for start in sorted(of_step)]
         if sum(node.stop - node.start for node in nodes) < self._config.num_positions:
             return False
-        first = next(iter(of_step.values()))  # all parts of a step have the same rate and mark
+        first = next(iter(of_step.values()))  # all parts of a step agree in rate and mark
         if first.after > self._last_mark:
             return False
         if self._config.is_exact:  # in an asynchronous table the gradients were applied on arrival

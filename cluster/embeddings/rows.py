@@ -17,7 +17,7 @@ from graphmill.core.errors import FormatError, StageError
 
 _ROW, _COLUMN, _OWNER = 0x726F77, 0x636F6C, 0x6F776E  # "row", "col", "own": keys of separate random streams
 _FEW = 4096  # new ids are merged into the large array when there are at least this many
-# Size of a block of computation: intermediate results fit into the CPU's cache, and take far less memory than a message.
+# Numbers per block of computation. The intermediate results of a block fit into the CPU's cache, and take far less memory than a message.
 BLOCK_NUMBERS = 1 << 14
 
 
@@ -55,7 +55,9 @@ def add_rows(left: SparseRows, right: SparseRows) -> SparseRows:
 
 
 def in_blocks(parts: Sequence[SparseRows], ids: np.ndarray, width: int) -> Iterator[list[SparseRows]]:
-    """Yields views of all parts, cut at the same ids. `ids` is the union of the parts' ids; the cuts are the first ids of its blocks (`blocks_of`)."""
+    """Cuts all parts at the same ids and yields, block by block, views of the parts. `ids` is the union of the parts' ids; a cut is at the first id of each of
+    its blocks (`blocks_of`).
+    """
     cuts = ids[[block.start for block in blocks_of(len(ids), width)]]
     places = [np.append(np.searchsorted(part.ids, cuts), len(part.ids)).tolist() for part in parts]
     for i in range(len(cuts)):
@@ -96,7 +98,7 @@ def table_bytes(width: int, optimizer: str, num_nodes: int, num_owners: int = 1)
 
 
 class RowIndex:
-    """Finds the place of an id's row. Most ids are in a large sorted array and the newest ids in a small one, so that adding ids moves few entries."""
+    """Finds the place of an id's row. Most ids are in a large sorted array, and the newest ids in a small sorted array. So adding ids moves few entries."""
 
     def __init__(self) -> None:
         # (ids, places of their rows): first the large array of most ids, then the small array of the newest ids.

@@ -1,5 +1,5 @@
-"""Runs each owner of an embedding table in a Ray actor. The actor returns the endpoint of its server. Ray restarts the actor, on another host if its own
-host is gone.
+"""Runs each owner of an embedding table in a Ray actor. The actor returns the endpoint of its server. If the actor dies, Ray restarts it, on another host if
+necessary.
 
 Rows are in memory only. The workers send the missing requests to a restarted owner (`graphmill.cluster.embeddings.client`).
 """
@@ -27,7 +27,7 @@ from graphmill.cluster.transport.message_server import MessageServer
 from graphmill.samplers.access.array_pool import ArrayPool
 
 _MAPPED_BYTES = 1 << 17  # freed arrays of at least this size go back to the system; smaller arrays are reused
-# Requests handled at the same time: many, because waiting requests must not block the gradients for which they wait
+# Largest number of requests at the same time. It is high, because a waiting request must not block the gradients for which it waits
 _AT_ONCE = 1 << 12
 
 
@@ -75,7 +75,7 @@ def served_owners(spec: TableSpec, num_positions: int, servers: ServerOptions) -
     """Starts the owners of a table, spread over the live hosts, and ends them after the block. Raises DeadlineError if an owner does not start in time."""
     hosts, config = live_hosts(), spec.config(num_positions)
     num_owners = spec.options.owners or len(hosts)
-    # As for partition servers: no CPU, and one byte of memory, because Ray chooses a random host for an actor that reserves nothing.
+    # The actor reserves no CPU but one byte of memory, like a partition server, because Ray puts an actor that reserves nothing on a random host.
     actor: Any = ray.remote(num_cpus=0, memory=1, max_restarts=-1, max_task_retries=-1)(TableServer)
     handles: list[Any] = []
     try:

@@ -3,7 +3,7 @@
 The steps for a chunk: rows of the source → graphs with OGB's features → a piece in the destination, `pieces/<fingerprint>/`.
 When all pieces exist, they are joined to shards in the order of the source, a snapshot is published, and the pieces are removed.
 A chunk depends only on the source and the chunk size. Therefore the bytes do not depend on the workers, and pieces of a killed run are used again.
-The fingerprint separates pieces of another source, chunk size or RDKit version.
+Pieces of another source, chunk size or RDKit version have another fingerprint.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def ingest_molecules(
     lease = Lease(filesystem, folder)
     lease.begin()
     try:
-        remove_damaged(filesystem, folder)  # of an interrupted run
+        remove_damaged(filesystem, folder)  # an interrupted run may have left damaged pieces
         manifest = _ingest_pieces(
             source, url, options, session, report, _Pieces(source, options.chunk_rows, filesystem, folder)
         )
@@ -198,7 +198,7 @@ def _featurise_missing(
             progress("featurise", (rows.index + 1) * options.chunk_rows, pieces.num_rows)
         return
     first = next(missing, None)
-    if first is None:  # an earlier run has made all pieces, so Ray is not needed
+    if first is None:  # all pieces exist from an earlier run, so Ray is not needed
         return
     session = session or SessionOptions()
     if session.num_cpus is None:

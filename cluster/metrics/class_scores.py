@@ -69,7 +69,7 @@ def roc_auc(score: torch.Tensor, positive: torch.Tensor) -> float:
     return (rank_sum - num_positive * (num_positive + 1) / 2) / (num_positive * num_negative)
 
 
-# A root's loss is added as integers: whole units, and parts of 2^-36 units; the rounding error is below 1e-11
+# A root's loss is added as two integers: whole units, and parts of 2^-36 units. The rounding error is below 1e-11
 _PARTS = 2**36
 
 
@@ -79,7 +79,7 @@ def whole_parts(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def parts_sum(units: int, parts: int) -> float:
-    """Returns the sum as a number, from the sums of the integers of `whole_parts`."""
+    """Combines the sums of the two integers of `whole_parts` to one number."""
     return units + parts / _PARTS
 
 
@@ -98,7 +98,7 @@ class SplitScores:
         """`num_classes`: labels and predictions are counted by class; 0: not counted. `names`: names of the classes; empty: no scores of single classes."""
         self._device, self._binary, self._names = device, binary, names
         self._sums = torch.zeros(4, dtype=torch.int64, device=device)  # roots, correct roots, losses: units, parts
-        self._cells = torch.zeros(num_classes, num_classes, dtype=torch.int64, device=device)  # by label and prediction
+        self._cells = torch.zeros(num_classes, num_classes, dtype=torch.int64, device=device)  # [label, prediction]
         self._scores: list[torch.Tensor] = []
 
     def update(self, logits: torch.Tensor, label: torch.Tensor) -> None:

@@ -41,7 +41,7 @@ class RegressionScores:
         self._names, self._deviation = names, deviation
         self._mean = torch.tensor(mean, dtype=torch.float64, device=device)
         self._scale = torch.tensor(scale, dtype=torch.float64, device=device)
-        # Sums over known targets, a row each, a column per target: count, |error|, error², |error| / scale, target - mean, (target - mean)².
+        # Sums over known targets. Rows: count, |error|, error², |error| / scale, target - mean, (target - mean)². Columns: the targets.
         self._sums = torch.zeros(1, 6, max(1, len(names)), dtype=torch.float64, device=device)
 
     def update(self, prediction: Tensor, target: Tensor) -> None:

@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 _WINDOW_S = 20.0  # the ranks are compared over windows of this training time
-_SLOWER = 1.5  # a rank is slow from this multiple of the other ranks' median on
+_SLOWER = 1.5  # a rank is slow if its time is at least this multiple of the other ranks' median
 _SHARE = 0.1  # a rank is slow if the others wait for it at least this share of the training time
 # A link is slow if every rank waits for data of other hosts at least this share of the training time
 _LINK_SHARE = 0.75
-_CLEAR_SHARE = 0.25  # with a slow link, a rank is still named if the others wait for it at least this share of the time
+_CLEAR_SHARE = 0.25  # despite a slow link, a rank is reported if the others wait for it at least this share of the time
 _STAGES = {"sample_s": "sampling", "fetch_s": "fetching rows", "collate_s": "collating", "plan_s": "planning"}
 
 
@@ -48,7 +48,7 @@ class Straggler:
 
 
 def find_straggler(seconds: Mapping[str, Sequence[float]]) -> Straggler | None:
-    """Finds the straggler from all ranks' seconds by name. None if no rank is much slower than the others."""
+    """Finds the straggler. `seconds`: by the name of a measured time, the seconds of all ranks. Returns None if no rank is much slower than the others."""
     total = max(seconds["train_s"])
     waits = seconds["wait_s"]
     computing = [
@@ -64,7 +64,7 @@ def find_straggler(seconds: Mapping[str, Sequence[float]]) -> Straggler | None:
         names = [name for name in _STAGES if name in seconds]
         name = max(names, key=lambda each: seconds[each][rank] - _others(seconds[each], rank))
         stage, of_ranks = _STAGES[name], list(seconds[name])
-        if _times(of_ranks, rank) < _SLOWER:  # no stage explains it
+        if _times(of_ranks, rank) < _SLOWER:  # no stage explains the rank's time
             stage, of_ranks = "waiting for batches", list(waits)
     return Straggler(rank, stage, _times(of_ranks, rank), lost / total)
 
@@ -102,12 +102,12 @@ class StragglerWatch:
         self.hosts = hosts
         self._sums: dict[str, list[float]] = {}
         self._told: str | None = None  # the rank or link of the last message
-        self._windows, self._patience = 0, 1  # windows in a row unlike the last message; how many cause a message
+        self._windows, self._patience = 0, 1  # windows that contradict the last message; number that causes a new one
 
     def update(self, seconds: Mapping[str, Sequence[float]], received_bytes: Sequence[float]) -> str | None:
         """Adds all ranks' seconds of an epoch, and the bytes that they received from other processes. Returns a message for the user, or None.
 
-        After each message, the next change is reported only if it lasts twice as many windows.
+        After each message, a change must last twice as many windows as before to be reported.
         """
         for name, values in {**seconds, "received_bytes": received_bytes}.items():
             before = self._sums.get(name, [0.0] * len(values))

@@ -1,7 +1,7 @@
 """Runs predictors as Ray actors. A free actor gets the next pieces. An actor that died is restarted.
 
 A run may have been scored on the full graph, with the nodes spread over the workers. Then the prediction works in the same way: a piece is a worker's part of
-a split, and all workers predict at the same time. The predictions equal the predictions of a run with the same number of workers to the bit.
+a split, and all workers predict at the same time. With the same number of workers as the run, the predictions equal the run's predictions to the bit.
 """
 
 import time
@@ -43,8 +43,8 @@ class MeetingPredictor(Predictor):
 class PredictorActor:
     """The Ray actor of a predictor. The first call makes the predictor.
 
-    Each call passes the predictors' shared arguments as a reference. The constructor does not get the reference, because Ray prints an error for a
-    restartable actor whose constructor needs the object store: Ray cannot know that this driver keeps the object until the end.
+    Each call passes the predictors' shared arguments as a reference. The constructor does not get the reference. Otherwise Ray would print an error: a restart
+    of the actor would need the object again, and Ray does not know that this driver keeps the object until the end.
     """
 
     def __init__(self, device: str) -> None:
@@ -65,7 +65,7 @@ class PoolOptions:
 
     num_workers: int
     use_gpu: bool
-    restarts: int  # of each worker
+    restarts: int  # largest number of restarts of a worker
     deadline_s: float  # longest wait for the next finished piece or part
     together: bool = False  # all workers share the full graph and predict at the same time, each its own pieces; no worker is restarted
 
@@ -141,7 +141,9 @@ class ActorCrew:
 
 
 def _wait(references: Sequence[Any], method: str, pool: PoolOptions) -> None:
-    """Waits for all results or the first failure. After a failure raises the clearest error: other workers may only report that a worker is missing."""
+    """Waits for all results or the first failure. After a failure, raises the error that shows the cause. The other workers' errors may only say that a worker
+    is missing.
+    """
     failed: list[GraphmillError] = []
     waiting, deadline = list(references), time.monotonic() + pool.deadline_s
     while waiting and (left := deadline - time.monotonic()) > 0:

@@ -1,4 +1,4 @@
-"""Makes the columns of predictions: for a piece, batch by batch, and for the parts that users read, by task."""
+"""Makes the columns of predictions. The columns of a piece are made batch by batch. The columns of the parts, which users read, depend on the task."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -88,7 +88,7 @@ def public_columns(table: pa.Table, task: Task, names: Sequence[str]) -> dict[st
     columns: dict[str, Any] = {}
     if true is not None:
         columns |= {f"target{name}": pa.array(true[:, i], from_pandas=True) for i, name in enumerate(names)}
-    if isinstance(task, Regression):  # in the target's unit, as in the scores
+    if isinstance(task, Regression):  # converts predictions to the target's unit, like the scores
         predicted = predicted.astype(np.float64) * np.array(task.scale) + np.array(task.mean)
         return columns | {f"prediction{name}": pa.array(predicted[:, i].copy()) for i, name in enumerate(names)}
     return columns | {f"logit{name}": pa.array(predicted[:, i].copy()) for i, name in enumerate(names)}

@@ -30,13 +30,13 @@ from graphmill.storage.format.source import SPLIT_NONE, SPLITS
 from graphmill.storage.graph import SourceIds
 from graphmill.storage.predictions import PredictionFolder
 
-# Least number of pieces of a split with enough batches, so that several workers can share the split
+# A split with enough batches has at least this many pieces, so that several workers can share the split
 _PIECES_PER_SPLIT = 8
 UNSPLIT = "none"
 
 
 def with_unsplit(samplers: Mapping[str, Any]) -> dict[str, Any]:
-    """Adds options for the nodes in no split to the samplers' options by split. These nodes are sampled in the same way as the nodes of a split.
+    """`samplers` holds the samplers' options by split. Adds options for the nodes that are in no split, which are sampled in the same way.
 
     On the full graph, the rank that predicts a node does not depend on the roots. Therefore one pass predicts the nodes of all splits.
     """
@@ -55,7 +55,7 @@ class SplitPlan:
     name: str  # the split's name; UNSPLIT: the nodes or graphs in no split
     sampler: Any  # the sampler's options
     micro_batches: int  # number of micro-batches in a step of the run
-    num_positions: int  # number of positions that scored the batches (`deal_split`)
+    num_positions: int  # positions over which the run's scoring dealt the batches (`deal_split`)
 
     @property
     def code(self) -> int:

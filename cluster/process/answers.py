@@ -38,7 +38,7 @@ def answer(
 
 
 def answers_in_time(references: Sequence[ray.ObjectRef], deadline_s: float) -> list[Any]:
-    """Waits at most `deadline_s` for all calls together, and returns their values. The value is None for a call that failed or was late."""
+    """Waits at most `deadline_s` for all calls in total, and returns their values. The value is None for a call that failed or was late."""
     ray.wait(list(references), num_returns=len(references), timeout=deadline_s)
     values = []
     for reference in references:

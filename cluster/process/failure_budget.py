@@ -14,7 +14,7 @@ _IN_VAIN = 3  # failures in a row without progress beyond the earlier failures
 class Failure:
     """One failed attempt to train."""
 
-    time_s: float  # of a monotonic clock
+    time_s: float  # time of a monotonic clock
     reached: float | None  # epochs, with a fraction, that the attempt reported; None: the attempt did not begin
 
 

@@ -3,7 +3,8 @@
 import ctypes
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # malloc.h
-# Freed memory that the heap keeps at its end. A loop that returns memory after each block, and gets it again, takes longer.
+# The heap keeps this much freed memory at its end. Without it, a loop over blocks would return memory after each block and request it again, which takes
+# longer.
 _HEAP_BYTES = 2 << 20
 
 

@@ -33,7 +33,7 @@ class Failed:
 
     @classmethod
     def of(cls, error: GraphmillError, owner: str) -> "Failed":
-        """From an error that a worker raised on purpose. Its own stage and owner, if set, are kept."""
+        """Makes the outcome from an error that a worker raised on purpose. The error's stage and owner are kept if they are set."""
         return cls(
             error.stage or "training",
             error.owner or owner,

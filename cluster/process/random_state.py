@@ -31,7 +31,7 @@ def own_random_state(what: str, wait_s: float = 0.0) -> Iterator[None]:
         with torch.random.fork_rng(devices=range(torch.cuda.device_count()) if started else ()):
             yield
     finally:
-        # The state that the CUDA generators would have had at the start
+        # CUDA was initialised inside the block: its generators get the state that they would have had before the block
         if not started and torch.cuda.is_initialized():
             torch.cuda.manual_seed_all(torch.initial_seed())
         _HELD.release()

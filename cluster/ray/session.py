@@ -20,7 +20,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -28,6 +28,7 @@ from typing import Any
 
 from graphmill.cluster.options import COLLECTIVE_TIMEOUT_S, SessionOptions
 from graphmill.cluster.ray.upload import warn_of_large_upload
+from graphmill.cluster.ray.warm_workers import WarmWorkers, can_fork_workers
 from graphmill.core.errors import ClusterLostError, ConfigError, Terminated
 from graphmill.core.files.private import check_private, check_unreplaceable
 from graphmill.storage.filesystem.temporary_folder import owned, remove_orphans
@@ -49,6 +50,9 @@ LOCAL_RAY_ENVIRONMENT: Mapping[str, str] = {
     "RAY_task_events_max_num_task_in_gcs": "5000",
     # A local machine is preempted by SIGTERM without an earlier announcement. Without the watcher there is one process less.
     "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
+    # Otherwise Ray starts a process for each CPU before it knows the job. The run's actors need other processes.
+    "RAY_prestart_worker_first_driver": "0",
+    "RAY_enable_worker_prestart": "0",
 }
 
 # These settings replace the user's values. Without the first, Ray replaces a loopback address by the machine's address, also in processes that connect.
@@ -95,11 +99,12 @@ def may_grow() -> bool:
 
 
 @contextlib.contextmanager
-def ray_session(options: SessionOptions | None = None) -> Iterator[Session]:
+def ray_session(options: SessionOptions | None = None, warm: Sequence[str] = ()) -> Iterator[Session]:
     """Connects to a Ray, or starts a local Ray, for the length of a `with` block.
 
     If this process is already connected to a Ray, that Ray is used. Otherwise the session connects to the cluster at `options.address`, or else at
-    RAY_ADDRESS. If neither is set, a local Ray starts.
+    RAY_ADDRESS. If neither is set, a local Ray starts. `warm`: modules that most of its workers import; they are imported once, in a process that forks the
+    workers.
 
     Ray installs a handler of SIGTERM, and Ray Train a handler of SIGINT. Inside the block the signals raise Terminated and KeyboardInterrupt
     nevertheless, and the previous handlers are restored afterwards.
@@ -119,7 +124,7 @@ def ray_session(options: SessionOptions | None = None) -> Iterator[Session]:
                 handle_termination()
                 yield session
         else:
-            with _started(options) as session:
+            with _started(options, warm) as session:
                 handle_termination()
                 yield session
 
@@ -160,7 +165,7 @@ def _connected(address: str, options: SessionOptions) -> Iterator[Session]:
 
 
 @contextlib.contextmanager
-def _started(options: SessionOptions) -> Iterator[Session]:
+def _started(options: SessionOptions, warm: Sequence[str]) -> Iterator[Session]:
     global _started_here
     import psutil
     import ray
@@ -170,11 +175,14 @@ def _started(options: SessionOptions) -> Iterator[Session]:
     this_process = psutil.Process()
     before = set(this_process.children())
     daemons: list[psutil.Process] = []
+    workers: WarmWorkers | None = None
     with environment_defaults(LOCAL_RAY_ENVIRONMENT), _private_folder(options) as folder, _own_token(folder):
         try:
             for further in reversed(range(_STARTS)):
                 try:
-                    with _one_line_errors("start a local Ray"), _addresses_as_given():
+                    workers = WarmWorkers(folder, warm) if warm and can_fork_workers() else None
+                    launched = contextlib.nullcontext() if workers is None else workers.starting()
+                    with _one_line_errors("start a local Ray"), _addresses_as_given(), launched:
                         context = ray.init(
                             address="local",
                             num_cpus=options.num_cpus,
@@ -199,13 +207,13 @@ def _started(options: SessionOptions) -> Iterator[Session]:
                 finally:
                     # Also after a Ctrl-C during the start. Children that this process starts later are not Ray's, and are not stopped.
                     daemons = [child for child in this_process.children() if child not in before]
-                _stop(daemons, options.stop_timeout_s)
+                _stop(daemons, workers, options.stop_timeout_s)
             check_private(folder)  # checked again, because Ray changes the modes of folders
             _started_here = True
             yield _describe(context, is_ours=True)
         finally:
             _started_here = False
-            _stop(daemons, options.stop_timeout_s)
+            _stop(daemons, workers, options.stop_timeout_s)
 
 
 def _describe(context: Any, is_ours: bool) -> Session:
@@ -213,7 +221,7 @@ def _describe(context: Any, is_ours: bool) -> Session:
     return Session(context.address_info["gcs_address"], is_ours, dashboard_url=f"http://{url}" if url else None)
 
 
-def _stop(daemons: list[Any], timeout_s: float) -> None:
+def _stop(daemons: list[Any], workers: WarmWorkers | None, timeout_s: float) -> None:
     """Stops a local Ray within `timeout_s` plus one second: first by a shutdown, then by killing its remaining processes."""
     import psutil
     import ray
@@ -222,7 +230,10 @@ def _stop(daemons: list[Any], timeout_s: float) -> None:
     processes = list(daemons)
     for daemon in daemons:
         with contextlib.suppress(psutil.NoSuchProcess):
-            processes += daemon.children(recursive=True)  # the workers are the raylet's children
+            # The workers are children of the raylet and of the warm process.
+            processes += daemon.children(recursive=True)
+    if workers is not None:
+        workers.end()
     # A shutdown that hangs waits for one of these processes. Killing the processes ends the shutdown.
     watchdog = threading.Timer(timeout_s, _kill, args=(processes,))
     watchdog.daemon = True

@@ -95,7 +95,7 @@ class GradientTree:
         self._bucket_of = {parameter: number for number, bucket in enumerate(self._buckets) for parameter in bucket}
         self._free: list[_Gradients] = []
         self._nodes: list[Node[_Gradients]] = []  # nodes of this step; the current backward pass fills the last node
-        self._missing: list[set[nn.Parameter]] = []  # for each bucket, the parameters without a gradient yet
+        self._missing: list[set[nn.Parameter]] = []  # for each bucket, the parameters that have no gradient yet
         self._sums: list[TreeSum] = []
         self._next = self._seat.positions.start
         for parameter in self._bucket_of:

@@ -27,7 +27,9 @@ class Node(Generic[Value]):
 
 
 def fold(nodes: Iterable[Node[Value]], num_positions: int, add: Callable[[Value, Value], Value]) -> list[Node[Value]]:
-    """Makes all of the tree's additions among these nodes, and returns the remaining nodes. Each given node must begin where the node before it ends."""
+    """Makes all additions of the tree that are possible among these nodes, and returns the remaining nodes. Each given node must begin where the node before
+    it ends.
+    """
     folded: list[Node[Value]] = []
     for node in nodes:
         while folded and _are_added(folded[-1].start, node.start, node.stop, num_positions):
@@ -50,7 +52,7 @@ class Seat:
     rank: int
     num_ranks: int
     num_positions: int
-    places: tuple[int, ...] = ()  # each rank's place in the order of positions; empty: the order of ranks
+    places: tuple[int, ...] = ()  # by rank: its place in the order of positions; empty: rank r has place r
 
     @property
     def place(self) -> int:

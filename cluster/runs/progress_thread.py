@@ -9,7 +9,7 @@ from graphmill.cluster.process.graceful_stop import interrupt_main
 from graphmill.cluster.runs.records import Record
 from graphmill.core.daemon_threads import beside
 
-_MAX_WAITING = 100  # records; if more records wait, the progress of a step is not shown
+_MAX_WAITING = 100  # if more records than this wait, the progress of a step is not shown
 _END_S = 5.0  # longest wait at the end for records that are not shown yet
 
 

@@ -36,7 +36,7 @@ _NAME = re.compile(r"(\d{8}-\d{6}-\d{6})(\.(records|step|request))?")
 _FILE = re.compile(r"records(-\d{6,})?|step|request")
 
 
-_TOLD_SHARE = 16  # the time to the next report is 1 / 16 of the epochs so far
+_TOLD_SHARE = 16  # the epochs until the next report are 1 / 16 of the epochs so far
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class AttemptRecords:
 
     @classmethod
     def left(cls, run: RunStore) -> "list[AttemptRecords]":
-        """Returns the files of attempts whose driver was killed, oldest first."""
+        """Returns the files of earlier attempts, oldest first. They exist because the driver of these attempts was killed."""
         names = {match[1] for name in run.names(ATTEMPTS) if (match := _NAME.fullmatch(name))}
         return [each for name in sorted(names) if (each := cls(RunStore(run.absolute), name))._files()]
 
@@ -93,9 +93,9 @@ class Recorder:
         self._changed = threading.Condition()
         self._waiting: list[bytes] = []
         self._step = b""
-        self._told = self._written = 0  # records
+        self._told = self._written = 0  # counts of records
         self._stop = self._hurry = self._closed = False
-        # The thread; it starts with the first record, so only rank 0 has a thread
+        # The result of the writing thread. The thread starts with the first record, so only rank 0 has one
         self._work: Future[None] | None = None
 
     def push(self, record: Record) -> None:
@@ -189,11 +189,11 @@ class RecordReader:
 
     def fresh(self) -> Iterator[Record]:
         """Yields the records since the last call, in order, and then the latest step if its epoch has not ended."""
-        # The step is read before the records: if the records then end the step's epoch, the step is old.
+        # The step is read before the records: if the records show the end of the step's epoch, the step is outdated.
         step = self._records.run.read(self._records.path("step"))
         yield from self.records()
         if step and step != self._step:
-            with suppress(ValueError):  # it is being written
+            with suppress(ValueError):  # the file is incomplete: rank 0 is writing it
                 record = json.loads(step)
                 self._step = step
                 if record["epoch"] > self._last_epoch:
@@ -216,8 +216,8 @@ def is_recorded(epoch: int) -> bool:
     """Returns whether workers report traffic and ranks after this epoch (counted from 0): after each of the first 32 epochs, then more and more rarely.
 
     Reports are rare because their size grows with partitions and ranks. A run of n epochs reports about 16 ln(n / 32) + 32 times: 160 times in 100,000
-    epochs. A report holds sums since the last report, so no epoch is left out. A fault loses at most the last sixteenth of the epochs. The answer is the
-    same on all ranks and after a resume.
+    epochs. A report holds the sums over all epochs since the last report. A fault loses at most the sums of the last sixteenth of the epochs. The result is
+    the same on all ranks and after a resume.
     """
     recorded = 1
     while recorded <= epoch:

@@ -89,7 +89,7 @@ class RunDirectory:
     def __init__(self, run: Path | RunStore) -> None:
         self.place = RunStore.of(run)
         self.path = self.place.folder
-        self.settle: Callable[[], None] = lambda: None  # returns when the store has all written files
+        self.settle: Callable[[], None] = lambda: None  # a function that waits until the store has all written files
         self.hold: RunLease | None = None  # the driver's lease, if the run is on a store
         self.has_report = False  # whether this training has written report.html
         self._metrics = self.path / "metrics.jsonl"

@@ -3,9 +3,9 @@
     holders/000003.json     the driver that trains the run; the highest number counts
 
 A driver takes the lease by creating the file with the next number. If several drivers try, the store lets only one create it. The holder rewrites its file
-four times per lease period. A new driver waits for one period, and takes the lease over if the file has not changed; no clocks are compared. If the holder was
-a process of this machine and has ended, the new driver takes over immediately. A holder that could not reach the store finds the higher number at its next
-check, and ends.
+four times per lease period. A new driver waits for one period, and takes the lease over if the file has not changed. Clocks of different hosts are not
+compared. If the holder was a process of this machine and has ended, the new driver takes over immediately. A holder that could not reach the store finds the
+higher number at its next check, and ends.
 """
 
 import contextlib
@@ -70,7 +70,8 @@ def _process(pid: int) -> str:
 
 @contextlib.contextmanager
 def held(run: RunStore) -> "Iterator[RunLease | None]":
-    """Prevents other drivers from training this run during the block. Yields the lease of a run on a store (another driver may take it over), else None.
+    """Prevents other drivers from training this run during the block. For a run on a store yields the lease, which another driver may take over. For a run in
+    a folder yields None.
 
     Raises ConflictError if another driver trains the run.
     """

@@ -41,7 +41,7 @@ FILES = (  # the driver writes these files whole; it also writes event files and
 BASELINES = "baselines"  # the folder in a run for runs of classic models
 GRAPH = "graph"  # the folder in a run for a snapshot of data that was given in memory
 DEADLINE_S = 120.0  # long enough for a store that is unavailable for a minute
-_SLOWEST_BYTES_PER_S = 1e6  # the slowest copy, from which the deadline of a copy is computed
+_SLOWEST_BYTES_PER_S = 1e6  # assumed speed of the slowest copy, for the deadline of a copy
 _MOST_AT_ONCE = 500  # names in one request that removes files
 _SCRATCH = "graphmill-run-"  # prefix of the names of folders on this host's disk
 _ANY_SIZE = sys.maxsize - 1
@@ -51,7 +51,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class RunStore:
-    """A run at a path or fsspec URL. Files are named by their paths inside the run. `deadline_s`: the deadline of a request to a store.
+    """A run at a path or fsspec URL. The name of a file is its path inside the run. `deadline_s`: the deadline of a request to a store.
 
     On a store all methods raise DeadlineError if the store does not answer in time, and FormatError for failures that another try would not cure. In a
     folder they raise OSError.
@@ -149,7 +149,9 @@ class RunStore:
         path.write_bytes(content)
 
     def create(self, name: str, content: bytes) -> bool:
-        """Writes a new file to a store. Returns False if the file exists. Of several writers only one succeeds, if the store supports exclusive creation."""
+        """Writes a new file to a store. Returns False if the file exists. If several writers try at once, only one succeeds, provided that the store supports
+        exclusive creation.
+        """
 
         def put() -> bool:
             self._make_folder(name)
@@ -176,7 +178,9 @@ class RunStore:
             sync_file(path.parent)
 
     def tail(self, name: str, place: int) -> tuple[bytes, int]:
-        """Returns (whole lines of a log from `place` on, the place after these lines). Place 0 is the log's beginning. No more lines: empty."""
+        """Returns (the whole lines of a log from `place` on, the place after these lines). Place 0 is the beginning of the log. Without further lines the
+        bytes are empty.
+        """
         if not self.is_local:
             piece = self.read(f"{name}-{place + 1:06d}")
             return (b"", place) if piece is None else (piece, place + 1)
@@ -263,8 +267,9 @@ class RunStore:
             shutil.rmtree(self.folder.parent, ignore_errors=True)
 
     def _request(self, action: Callable[[], Result], name: str, purpose: str, num_bytes: int | None = None) -> Result:
-        """Returns the result of `action`; on a store with retries. `purpose`: words for errors, like "copy this file". `num_bytes`: size of a copy, which
-        extends the deadline."""
+        """Returns the result of `action`; on a store with retries. `purpose`: words for an error message, such as "copy this file". `num_bytes`: size of a
+        copy, which extends the deadline.
+        """
         if self.is_local:
             return action()
         where = self.below(name).rstrip("/")

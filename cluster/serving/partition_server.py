@@ -1,4 +1,4 @@
-"""Runs one read-only Ray actor per partition. A restarted actor maps the same files again.
+"""Runs one read-only Ray actor per host, for all partitions that the host serves. A restarted actor maps the same files again.
 
 The actor returns the endpoint of its server. Ray restarts an actor that dies. The server answers requests over TCP
 (`graphmill.cluster.transport.message_server`). Requests are idempotent and may be sent again. Every wait has a deadline.
@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +22,14 @@ from graphmill.cluster.process.answers import answer, answers_in_time
 from graphmill.cluster.serving.server_placement import Host, assign, live_hosts, look_for_files, on_host
 from graphmill.cluster.transport.connection import Endpoint
 from graphmill.cluster.transport.message_server import MessageServer
-from graphmill.cluster.transport.remote_owner import RemoteOwner
+from graphmill.cluster.transport.remote_owner import COMPILE_S, RemoteOwner
 from graphmill.core.errors import ClusterLostError, ConfigError, DeadlineError, FormatError, StageError
-from graphmill.samplers.access.node_tables import NodeTables
+from graphmill.core.parallel_map import num_cores, ordered_map
 from graphmill.samplers.access.owners import Owner
-from graphmill.samplers.access.partition_owner import PartitionOwner, PartsOwner, open_parts
+from graphmill.samplers.access.partition_owner import PartsOwner, open_parts
 from graphmill.samplers.access.router import Router
 from graphmill.samplers.access.typed_router import TypedRouter, whole_router
-from graphmill.samplers.access.warm_up import warm_up, warm_up_parts
+from graphmill.samplers.access.warm_up import warm_up
 from graphmill.storage.filesystem.disk_space import full_disk
 from graphmill.storage.filesystem.file_entry import FileEntry
 from graphmill.storage.filesystem.urls import absolute_url, is_local
@@ -39,6 +40,9 @@ from graphmill.storage.replicas.file_stamps import FileStamps, take_stamps, unse
 
 _VERIFY_BYTES_PER_S = 50e6  # a slow disk's
 _LOOK_AGAIN_S = 3.0
+_SILENT_S = 5.0  # time after which the user is told that loops are compiled
+_FEWEST_THREADS = 2
+_COPY_THREADS = 8
 _DISKS_S = 5.0  # longest wait for the reports of the hosts about full disks
 
 
@@ -46,26 +50,31 @@ _DISKS_S = 5.0  # longest wait for the reports of the hosts about full disks
 class ServerInfo:
     """The process and the files of a server."""
 
-    partition: int
     node_id: str
     pid: int
-    stamps: FileStamps  # stamps of the partition's files on that node when the server opened them
+    stamps: FileStamps  # stamps of the partitions' files on that node when the server opened them
 
 
 class PartitionServer:
     """The Ray actor of a server. Opening is a separate call: a bad file then raises an error in that call, and the actor does not die."""
 
-    def __init__(self, graph: PinnedGraph, partition: int, stamps: FileStamps, options: ServerOptions) -> None:
+    def __init__(
+        self, graph: PinnedGraph, partitions: tuple[int, ...], stamps: FileStamps, options: ServerOptions
+    ) -> None:
         """`stamps`: stamps of the files when they were last checked. After a restart only changed files are read again."""
-        self._graph, self._index, self._stamps, self._options = graph, partition, stamps, options
-        self._server: MessageServer | None = None
+        self._graph, self._partitions, self._stamps, self._options = graph, partitions, stamps, options
+        self._opened: tuple[PartsOwner, MessageServer] | None = None
         self._held = ExitStack()  # closes with the process
 
-    def open(self, verify: bool, is_asked: bool = True) -> ServerInfo:
-        """Opens the partition. `is_asked`: other processes will send requests, so the loops for requests are compiled now."""
-        if self._server is None:
-            self._start(verify, is_asked)
-        return ServerInfo(self._index, ray.get_runtime_context().get_node_id(), os.getpid(), self._stamps)
+    def open(self, verify: bool) -> ServerInfo:
+        """Opens the partitions."""
+        if self._opened is None:
+            self._opened = self._start(verify)
+        return ServerInfo(ray.get_runtime_context().get_node_id(), os.getpid(), self._stamps)
+
+    def compile(self) -> None:
+        """Compiles the loops for requests, if no process of this host has compiled them."""
+        warm_up(self._started()[0], self._graph.open(), self._partitions[0])
 
     def check(self) -> None:
         """Raises FormatError naming a file that was changed since it was opened."""
@@ -74,7 +83,7 @@ class PartitionServer:
 
     def endpoint(self) -> Endpoint:
         """Returns the server's endpoint. Only callers of the actor get the token of the endpoint."""
-        return self._started().endpoint
+        return self._started()[1].endpoint
 
     def full_disks(self) -> list[str]:
         """Returns messages about full disks of this host: the disks with Ray's session and with the graph."""
@@ -84,60 +93,66 @@ class PartitionServer:
             folders.append(Path(self._graph.url))
         return [message for message in map(full_disk, folders) if message is not None]
 
-    def _started(self) -> MessageServer:
-        if self._server is None:  # after a restart: the files were verified at the beginning of the run
-            self._start(verify=False, is_asked=False)
-        assert self._server is not None
-        return self._server
+    def _started(self) -> tuple[PartsOwner, MessageServer]:
+        if self._opened is None:  # after a restart: the files were verified at the beginning of the run
+            self._opened = self._start(verify=False)
+        return self._opened
 
-    def _start(self, verify: bool, is_asked: bool) -> None:
-        graph = self._graph.open()
+    def _start(self, verify: bool) -> tuple[PartsOwner, MessageServer]:
+        graph, options = self._graph.open(), self._options
         if graph.manifest.origin is not None:  # a graph with an origin: missing files are copied and verified once
-            self._stamps, verify = self._stamps.renewed(self._copied(graph).verified), False
+            self._stamps, verify = self._stamps.renewed(self._copied(graph)), False
         elif verify:
-            self._stamps = take_stamps(graph.url, graph.partition_files(self._index))
+            self._stamps = take_stamps(graph.url, chain.from_iterable(map(graph.partition_files, self._partitions)))
         else:
             self._stamps = self._stamps.renewed()
         # After a restart, files that are not local are read again. Therefore they are verified again.
-        verified, options = verify or not self._stamps.stamps, self._options
-        owner: PartitionOwner | PartsOwner
-        if isinstance(graph, TypedGraph):
-            owner = open_parts(graph, self._index, verify=verified)
-            if is_asked:
-                warm_up_parts(owner, graph)
-        else:
-            partition = graph.partition(self._index, verify=verified)
-            if verify and self._stamps.stamps:
-                dict(partition.encodings)  # the encodings are mapped and verified too
-            owner = PartitionOwner(partition, graph.manifest.num_nodes, NodeTables(graph))
-            if is_asked:
-                warm_up(owner, graph.manifest)
-        self._server = MessageServer(
-            owner.answer, get_node_ip_address(), options.ports, options.work_threads, tls=options.tls
-        )
+        owner = open_parts(graph, self._partitions, verify=verify or not self._stamps.stamps)
+        threads = options.work_threads or max(_FEWEST_THREADS, num_cores())
+        server = MessageServer(owner.answer, get_node_ip_address(), options.ports, threads, tls=options.tls)
+        return owner, server
 
-    def _copied(self, graph: StoredGraph | TypedGraph) -> CopiedPartition:
+    def _copied(self, graph: StoredGraph | TypedGraph) -> frozenset[str]:
+        """Completes the copies of the partitions on this host. Returns the names of their verified files."""
         cache = self._options.disk_cache
-        if cache is None or not cache.has(graph):
-            return copy_partition(graph, self._index)
-        return self._held.enter_context(cache.holding(graph, [self._index]))[0]
+
+        def copy_one(index: int) -> CopiedPartition:
+            if cache is None or not cache.has(graph):
+                return copy_partition(graph, index)
+            return self._held.enter_context(cache.holding(graph, [index]))[0]
+
+        copied = ordered_map(copy_one, self._partitions, min(len(self._partitions), _COPY_THREADS))
+        return frozenset(name for partition in copied for name in partition.verified)
+
+
+@dataclass(frozen=True)
+class Server:
+    """A running server, for all partitions that its host serves. A host has two servers only if partitions of a lost host were moved to it."""
+
+    name: str  # in messages
+    partitions: tuple[int, ...]
+    handle: Any
+    info: ServerInfo
 
 
 @dataclass(frozen=True)
 class PartitionServers:
-    """Handles of all servers of one graph, plain or typed. The object is small and can be sent to workers."""
+    """The running servers of one graph, plain or typed. The object is small and can be sent to workers."""
 
     graph: PinnedGraph
-    handles: tuple[Any, ...]
-    infos: tuple[ServerInfo, ...]
+    servers: tuple[Server, ...]
     options: ServerOptions
 
-    def near(self) -> tuple[int, ...]:
-        """Returns the partitions that this process reads itself."""
+    @property
+    def num_partitions(self) -> int:
+        return sum(len(server.partitions) for server in self.servers)
+
+    def near(self) -> tuple[Server, ...]:
+        """Returns the servers whose partitions this process reads itself."""
         if not self.options.local_reads:
             return ()
         own_node = ray.get_runtime_context().get_node_id()
-        return tuple(info.partition for info in self.infos if info.node_id == own_node and info.stamps.stamps)
+        return tuple(server for server in self.servers if server.info.node_id == own_node and server.info.stamps.stamps)
 
 
 class ServedFiles:
@@ -145,21 +160,19 @@ class ServedFiles:
 
     def __init__(self, servers: PartitionServers) -> None:
         """Raises FormatError if a file that this process will read itself has changed since its server opened it. The message names the file."""
-        self._servers = servers
-        self._near = {partition: servers.infos[partition].stamps.renewed() for partition in servers.near()}
+        self._servers, near = servers, servers.near()
+        self._near = [server.info.stamps.renewed() for server in near]
+        self._far = [None if server in near else server for server in servers.servers]
 
     def check(self, rank: int, num_ranks: int) -> None:
         """Raises FormatError naming a file that was changed since it was opened. Only one rank calls each server."""
-        servers = self._servers
         asked = [
-            (servers.handles[partition].check.remote(), partition)
-            for partition in range(rank, len(servers.handles), num_ranks)
-            if partition not in self._near
+            (server.handle.check.remote(), server.name) for server in self._far[rank::num_ranks] if server is not None
         ]
-        for stamps in self._near.values():
+        for stamps in self._near:
             stamps.check_untouched()
-        for reference, partition in asked:
-            answer(reference, _name(partition), servers.options.timeout_s, "raise --servers.timeout_s")
+        for reference, name in asked:
+            answer(reference, name, self._servers.options.timeout_s, "raise --servers.timeout_s")
 
 
 def remote_owner(handle: Any, who: str, timeout_s: float) -> RemoteOwner:
@@ -171,12 +184,8 @@ def remote_owner(handle: Any, who: str, timeout_s: float) -> RemoteOwner:
     return RemoteOwner(find, who, timeout_s)
 
 
-def _name(partition: int) -> str:
-    return f"partition server {partition}"
-
-
 class ServerGroup:
-    """Starts the servers, from the driver: one per partition, on a host with the partition's files, as evenly spread as the files allow."""
+    """Starts the servers, from the driver: one per host. A host serves partitions whose files it has, as evenly spread as the files allow."""
 
     def __init__(self, graph: StoredGraph | TypedGraph, options: ServerOptions) -> None:
         """Starts no server yet. Raises ConfigError if other processes cannot read the graph, or if the options request reads by range and the graph does not
@@ -192,8 +201,8 @@ class ServerGroup:
             self._graph = graph.features_by_range()
         self._options = options
         self._hosts: tuple[Host, ...] = ()
-        self._handles: list[Any] = [None] * graph.num_partitions
-        self._infos: list[ServerInfo | None] = [None] * graph.num_partitions
+        self._handles: list[Any] = []  # all actors, also actors that have not opened their partitions yet
+        self._servers: tuple[Server, ...] = ()
         # Servers reserve no CPU: they wait for memory and disk, and the CPUs are for the trainers.
         actor_options: dict[str, Any] = {
             "num_cpus": 0,
@@ -213,7 +222,8 @@ class ServerGroup:
         hosts, graph, options = live_hosts(), self._graph, self._options
         if hosts != self._hosts:
             files = [graph.partition_files(partition) for partition in range(graph.num_partitions)]
-            now = [None if info is None else info.node_id for info in self._infos]
+            serves = {partition: server.info.node_id for server in self._servers for partition in server.partitions}
+            now = [serves.get(partition) for partition in range(graph.num_partitions)]
             deadline, reported = time.monotonic() + wait_s, list[int]()
             while True:
                 seen = self._look(hosts, files)
@@ -228,32 +238,25 @@ class ServerGroup:
                     reported = missing
                 time.sleep(_LOOK_AGAIN_S)  # Ray offers no call that waits for a node to join
                 hosts = live_hosts()
-            moved = [
-                partition for partition, host in enumerate(chosen) if host is None or host.node_id != now[partition]
-            ]
-            for partition in moved:
-                host = chosen[partition]
-                assert host is not None
-                stamps = seen[partition].get(host.node_id) or unseen_stamps(graph.url, files[partition])
-                self._start(partition, host, stamps)
             try:
-                self._open(moved, is_alone=len(hosts) == 1)
+                self._move(chosen, seen, files)
+                if not (len(hosts) == 1 and options.local_reads and is_local(graph.filesystem)):
+                    _compile(self._servers, say)
             except (DeadlineError, StageError) as error:
                 full = self.full_disks()
                 if not full:
                     raise
                 raise type(error)(f"{full}; {error}") from error
             self._hosts = hosts
-        infos = tuple(info for info in self._infos if info is not None)
-        return PartitionServers(graph.pin(), tuple(self._handles), infos, options)
+        return PartitionServers(graph.pin(), self._servers, options)
 
     def where(self) -> str:
-        """Returns the number of servers on each host, as text for messages. Empty with one host."""
+        """Returns the partitions of each server's host, as text for messages. Empty with one host."""
         if len(self._hosts) == 1:
             return ""
-        nodes = [info.node_id for info in self._infos if info is not None]
-        counts = {host: nodes.count(host.node_id) for host in self._hosts}
-        return ", ".join(f"{count} on {host}" for host, count in counts.items() if count)
+        hosts = {host.node_id: host for host in self._hosts}
+        on_hosts = [(server.partitions, hosts.get(server.info.node_id)) for server in self._servers]
+        return f"partitions {', '.join(f'{_ranges(partitions)} on {host}' for partitions, host in on_hosts if host)}"
 
     def full_disks(self) -> str:
         """Returns the joined messages about full disks of the hosts that serve partitions. Hosts that do not answer are left out.
@@ -262,7 +265,7 @@ class ServerGroup:
         """
         if len(self._hosts) == 1:
             return ""
-        asked = [handle.full_disks.remote() for handle in self._handles if handle is not None]
+        asked = [handle.full_disks.remote() for handle in self._handles]
         return "; ".join(dict.fromkeys(disk for disks in answers_in_time(asked, _DISKS_S) for disk in disks or ()))
 
     @property
@@ -272,8 +275,7 @@ class ServerGroup:
 
     def stop(self) -> None:
         for handle in self._handles:
-            if handle is not None:
-                ray.kill(handle, no_restart=True)
+            ray.kill(handle, no_restart=True)
 
     def _look(self, hosts: Sequence[Host], files: list[list[FileEntry]]) -> list[Mapping[str, FileStamps]]:
         """Returns for each partition the stamps of its files on each host that has the files, by node id."""
@@ -287,40 +289,76 @@ class ServerGroup:
     def _not_found(self, missing: Sequence[int], hosts: Sequence[Host]) -> str:
         """Returns the message about partitions that no host can serve."""
         before = {host.node_id: str(host) for host in self._hosts}
-        lay = sorted({before[info.node_id] for p in missing if (info := self._infos[p]) and info.node_id in before})
+        lay = sorted(
+            before[server.info.node_id]
+            for server in self._servers
+            if server.info.node_id in before and not set(missing).isdisjoint(server.partitions)
+        )
         lost = f"; they lay on {', '.join(lay)}, which is gone" if lay else ""
         return (
-            f"{self._graph.url}: expected the files of partitions {_listed(missing)} on a host of the cluster, found none on "
+            f"{self._graph.url}: expected the files of partitions {_ranges(missing)} on a host of the cluster, found none on "
             f"{_listed(hosts)}{lost}; start Ray on the hosts that have them, or put the graph where all hosts read it"
         )
 
-    def _start(self, partition: int, host: Host, stamps: FileStamps) -> None:
-        """Starts the partition's server on this host, after ending an earlier server."""
-        if self._handles[partition] is not None:
-            ray.kill(self._handles[partition], no_restart=True)
-        where = self._actor.options(scheduling_strategy=on_host(host, or_elsewhere=True))
-        self._handles[partition] = where.remote(self._graph.pin(), partition, stamps, self._options)
-
-    def _open(self, partitions: Sequence[int], *, is_alone: bool) -> None:
-        """Waits until the servers of these partitions have opened them. `is_alone`: all processes of the cluster are on one host."""
+    def _move(
+        self,
+        chosen: Sequence[Host | None],
+        seen: Sequence[Mapping[str, FileStamps]],
+        files: Sequence[Sequence[FileEntry]],
+    ) -> None:
+        """Makes each host serve the partitions for which it was chosen. A server keeps running if its host was chosen for all its partitions; other servers are
+        ended. A host with further partitions gets one new server for them."""
         graph, options = self._graph, self._options
-        is_asked = not (is_alone and options.local_reads and is_local(graph.filesystem))
-        opening = [self._handles[partition].open.remote(options.verify, is_asked) for partition in partitions]
-        stored = sum(entry.num_bytes for partition in partitions for entry in graph.partition_files(partition))
+        node_of = [host.node_id for host in chosen if host is not None]
+        kept = [server for server in self._servers if all(node_of[p] == server.info.node_id for p in server.partitions)]
+        served = {partition for server in kept for partition in server.partitions}
+        further: dict[Host, tuple[int, ...]] = {}
+        for partition, host in enumerate(chosen):
+            if host is not None and partition not in served:
+                further[host] = (*further.get(host, ()), partition)
+        handles = [server.handle for server in kept]
+        for handle in self._handles:
+            if handle not in handles:
+                ray.kill(handle, no_restart=True)
+        self._servers, self._handles = tuple(kept), handles
+        opening, num_bytes = [], 0
+        for host, partitions in further.items():
+            stamps = [seen[each].get(host.node_id) or unseen_stamps(graph.url, files[each]) for each in partitions]
+            joined = FileStamps(stamps[0].path, tuple(stamp for each in stamps for stamp in each.stamps))
+            where = self._actor.options(scheduling_strategy=on_host(host, or_elsewhere=True))
+            handle = where.remote(graph.pin(), partitions, joined, options)
+            handles.append(handle)
+            name = f"partition server on {host}, partitions {_ranges(partitions)}"
+            opening.append((name, partitions, handle, handle.open.remote(options.verify)))
+            num_bytes += sum(entry.num_bytes for each in partitions for entry in files[each])
         copies = graph.manifest.origin is not None
         rate = COPY_BYTES_PER_S if copies else _VERIFY_BYTES_PER_S if options.verify else math.inf
-        start_s = options.start_timeout_s + stored / rate
-        for partition, reference in zip(partitions, opening, strict=True):
-            advice = "leave out its checksums: --servers.verify no"
-            self._infos[partition] = answer(reference, _name(partition), start_s, advice)
+        start_s = options.start_timeout_s + num_bytes / rate
+        advice = "raise --servers.start_timeout_s, or leave out the checksums: --servers.verify no"
+        new = [
+            Server(name, partitions, handle, answer(reference, name, start_s, advice))
+            for name, partitions, handle, reference in opening
+        ]
+        self._servers = tuple(sorted((*kept, *new), key=lambda server: server.partitions))
+
+
+def _compile(servers: Sequence[Server], say: Callable[[str], None]) -> None:
+    """Compiles the loops of the servers, which takes a moment if the loops are on the host's disk. A request's deadline does not count this time."""
+    compiling = [server.handle.compile.remote() for server in servers]
+    if ray.wait(compiling, num_returns=len(compiling), timeout=_SILENT_S)[1]:
+        say("partition servers compile their loops, once for each host and version of Graphmill")
+    for server, reference in zip(servers, compiling, strict=True):
+        answer(reference, server.name, COMPILE_S, "see whether its host is overloaded")
 
 
 @contextmanager
-def server_group(graph: StoredGraph | TypedGraph, options: ServerOptions | None = None) -> Iterator[ServerGroup]:
-    """Starts the servers of all partitions, and ends them after the block. Raises the same errors as `ServerGroup.running`."""
+def server_group(
+    graph: StoredGraph | TypedGraph, options: ServerOptions | None = None, say: Callable[[str], None] = lambda _: None
+) -> Iterator[ServerGroup]:
+    """Starts the servers of all partitions, and ends them after the block. `say` and errors: see `ServerGroup.running`."""
     group = ServerGroup(graph, options or ServerOptions())
     try:
-        group.running()
+        group.running(say=say)
         yield group
     except ClusterLostError:  # the actors cannot be ended any more: a request would wait without bound
         raise
@@ -343,6 +381,17 @@ def _listed(things: Sequence[object]) -> str:
     return ", ".join(map(str, things[:20])) + (" …" if len(things) > 20 else "")
 
 
+def _ranges(partitions: Sequence[int]) -> str:
+    """Ascending partitions as text: 0 to 7, 12."""
+    runs: list[list[int]] = []
+    for partition in partitions:
+        if runs and runs[-1][1] == partition - 1:
+            runs[-1][1] = partition
+        else:
+            runs.append([partition, partition])
+    return _listed([str(first) if first == last else f"{first} to {last}" for first, last in runs])
+
+
 def connect(servers: PartitionServers, watch: Callable[[Owner, int], Owner] = lambda owner, _: owner) -> Router:
     """Connects to the servers of a plain graph (`connect_any`)."""
     router = connect_any(servers, watch)
@@ -357,11 +406,11 @@ def connect_any(
 
     `watch(owner, partition)` may wrap each `LocalOwner` or `RemoteOwner` to see its messages (`graphmill.samplers.access.traffic.Traffic`).
     """
-    graph, far = servers.graph.open(), dict[int, Owner]()
-    for info, handle in zip(servers.infos, servers.handles, strict=True):
-        if info.partition in servers.near():
-            info.stamps.renewed()
+    graph, near, far = servers.graph.open(), servers.near(), dict[int, Owner]()
+    for server in servers.servers:
+        if server in near:
+            server.info.stamps.renewed()
         else:
-            asked = remote_owner(handle, _name(info.partition), servers.options.timeout_s)
-            far[info.partition] = watch(asked, info.partition)
+            asked = remote_owner(server.handle, server.name, servers.options.timeout_s)
+            far |= dict.fromkeys(server.partitions, watch(asked, server.partitions[0]))
     return whole_router(graph, watch=watch, far=far)

@@ -21,10 +21,11 @@ from graphmill.cluster.transport.tls import tls_context
 from graphmill.cluster.transport.wire import ROOM, Message, pack, unpack
 from graphmill.samplers.access.array_pool import ArrayPool
 
-# A host that disappears does not close its connections. It is given up after a few probes without an answer.
+# A host that disappears does not close its connections. If it answers none of a few probes, the connection counts as lost.
 _PROBE_AFTER_S, _PROBE_EVERY_S, _PROBES = 10, 5, 4
 _GIVEN_UP_S = _PROBE_AFTER_S + _PROBES * _PROBE_EVERY_S
-_READ_BYTES = 1 << 20  # larger reads into newly allocated memory took twice as long
+_MOST_BUFFERS = 1024  # Linux takes no more in one call
+_READ_BYTES = 1 << 20  # reads of more bytes into newly allocated memory took twice as long
 _GREETING = b"graphmill 1\n"
 _NONCE_BYTES = _PROOF_BYTES = 32
 
@@ -81,7 +82,7 @@ class Connection:
         try:
             self._socket.shutdown(socket.SHUT_RDWR)
         except OSError as error:
-            # These errors mean that the connection has already ended
+            # With these errors the connection has already ended, which is fine
             if error.errno not in (errno.ENOTCONN, errno.EBADF):
                 raise
 
@@ -103,7 +104,7 @@ class Connection:
         self._socket.settimeout(within_s)
         left = list(parts)
         while left:
-            sent = self._socket.sendmsg(left)
+            sent = self._socket.sendmsg(left[:_MOST_BUFFERS])
             while left and sent >= len(left[0]):
                 sent -= len(left.pop(0))
             if left:

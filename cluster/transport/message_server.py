@@ -2,7 +2,7 @@
 
 Each connection stays open and has its own thread. A connection carries a request, then its reply, then the next request, packed by
 `graphmill.cluster.transport.wire`. At most `work_threads` requests are answered at the same time; further requests wait. A waiting request is dropped if its
-client has gone.
+client has gone. While this process compiles loops, the clients of all unanswered requests are sent `Compiling` every few seconds.
 
 Connections that have not proved the token take at most half of the process's free file descriptors. If there are more, the oldest are closed.
 """
@@ -18,12 +18,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from graphmill.cluster.transport.compiling import is_compiling
 from graphmill.cluster.transport.connection import Connection, Endpoint
 from graphmill.cluster.transport.tls import tls_context
-from graphmill.cluster.transport.wire import ROOM, Failure, Message
+from graphmill.cluster.transport.wire import ROOM, Compiling, Failure, Message
 from graphmill.core.errors import ConfigError, GraphmillError, StageError
 from graphmill.samplers.access.array_pool import ArrayPool
 
+_SAY_S = 2.0  # time between two messages `Compiling`
 _LOOK_S = 1.0  # time between two checks that the client of a waiting request is still connected
 _TOKEN_S = 10.0  # longest time in which a new client must prove the token
 _UNPROVEN = 256  # largest number of connections without proof; each has a thread
@@ -34,7 +36,7 @@ _AGAIN_S = 0.02  # pause if a connection cannot be accepted because too many fil
 
 
 class MessageServer:
-    """A server with its own token, which runs from its construction on. It uses `host` and the first free port of `ports` (None: any free port).
+    """A server with its own token. It runs as soon as it is constructed. It uses `host` and the first free port of `ports` (None: any free port).
 
     Its daemon threads end with the process at the latest. Raises ConfigError if no port is free.
     """
@@ -59,8 +61,14 @@ class MessageServer:
         self._lock = threading.Lock()
         self._open: dict[threading.Thread, Connection] = {}
         self._unproven: dict[threading.Thread, Connection] = {}  # open connections without proof, oldest first
-        self._accepting = threading.Thread(target=self._accept, name="graphmill-accept", daemon=True)
-        self._accepting.start()
+        self._asked_lock = threading.Lock()  # held while `Compiling` is sent, so that it never mixes with a reply
+        self._asked: set[Connection] = set()  # connections with a request that is not answered yet
+        self._own = [
+            threading.Thread(target=run, name=f"graphmill-{name}", daemon=True)
+            for name, run in (("accept", self._accept), ("compiling", self._say_compiling))
+        ]
+        for thread in self._own:
+            thread.start()
 
     def __enter__(self) -> "MessageServer":
         return self
@@ -78,7 +86,7 @@ class MessageServer:
         self._stopping.set()
         _wake(self._listening)
         with self._lock:
-            threads = [self._accepting, *self._open]
+            threads = [*self._own, *self._open]
             for connection in self._open.values():
                 connection.shut()
         deadline = time.monotonic() + _STOP_S
@@ -130,7 +138,7 @@ class MessageServer:
                 self._answer_one(connection)
         except OSError:  # the client has gone, or did not prove the token
             pass
-        except GraphmillError as error:  # the bytes are no message, so the beginning of the next message is unknown
+        except GraphmillError as error:  # bytes that are no message: it is unknown where the next message begins
             with suppress(OSError):
                 connection.send(_failure(error), _TOKEN_S)
                 connection.finish(_FINISH_S)
@@ -143,17 +151,36 @@ class MessageServer:
     def _answer_one(self, connection: Connection) -> None:
         """Receives a request and sends its reply, or a Failure. Raises OSError if the client has gone, StageError if the bytes are not a request."""
         request = connection.receive(_QUIET_S)
-        self._wait_for_turn(connection)
+        with self._asked_lock:
+            self._asked.add(connection)
         try:
-            reply: Message = self._answer(request)
-        except Exception as error:  # noqa: BLE001  every error goes to the client
-            reply = _failure(error)
+            reply = self._reply(connection, request)
         finally:
-            self._working.release()
+            with self._asked_lock:
+                self._asked.discard(connection)
         try:
             connection.send(reply, _QUIET_S)
         except StageError as error:  # the reply is too large
             connection.send(_failure(error), _QUIET_S)
+
+    def _reply(self, connection: Connection, request: Any) -> Message:
+        self._wait_for_turn(connection)
+        try:
+            return self._answer(request)
+        except Exception as error:  # noqa: BLE001  every error goes to the client
+            return _failure(error)
+        finally:
+            self._working.release()
+
+    def _say_compiling(self) -> None:
+        while not self._stopping.wait(_SAY_S):
+            if is_compiling():
+                with self._asked_lock:
+                    for connection in self._asked:
+                        try:
+                            connection.send(Compiling(), _LOOK_S)
+                        except OSError:  # the client has gone or does not read; half a message may be sent
+                            connection.shut()
 
     def _wait_for_turn(self, connection: Connection) -> None:
         has_turn = False

@@ -2,7 +2,7 @@
 
 A request uses a connection alone until its reply has arrived; then another request may use the connection. Requests are idempotent. If a connection is lost,
 its request is sent again on a new connection, to the actor's current endpoint, until the request's deadline. Every arriving byte of a reply moves the deadline:
-a slow link does not end a request, a silent link does.
+a slow link does not end a request, a silent link does. A server that compiles its loops says so, and gets more time (`COMPILE_S`).
 """
 
 import time
@@ -12,10 +12,11 @@ from typing import Any
 import graphmill.core.errors
 from graphmill.cluster.transport.connection import Connection, Endpoint, connect
 from graphmill.cluster.transport.embedding_messages import TableRequest
-from graphmill.cluster.transport.wire import Failure, Message
+from graphmill.cluster.transport.wire import Compiling, Failure, Message
 from graphmill.core.errors import DeadlineError, GraphmillError, StageError
 from graphmill.samplers.vocabulary.messages import Request
 
+COMPILE_S = 1800.0  # longest time to compile; all loops take 30 s of a usual core, and hosts may be busy
 _CONNECT_S = 10.0  # longest time of one try; the next try asks the actor for the endpoint again
 _KEPT = 16  # largest number of idle connections that are kept; each uses a thread of the server
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0  # time between two tries
@@ -127,7 +128,9 @@ class _Call:
         if connection is None:
             return None
         try:
-            reply = connection.receive(self._left_s())
+            reply, compiled_until = connection.receive(self._left_s()), time.monotonic() + COMPILE_S
+            while isinstance(reply, Compiling) and time.monotonic() < compiled_until:
+                reply = connection.receive(self._owner.timeout_s)
         except OSError as error:
             self._fail(error)
             return None
@@ -137,6 +140,11 @@ class _Call:
             raise StageError(f"{self._owner.who}: {error}") from error
         assert endpoint is not None
         self._connection = None
+        if isinstance(reply, Compiling):
+            connection.close()
+            raise DeadlineError(
+                f"{self._owner.who}: expected compiled loops within {COMPILE_S:g} s; see its host's load"
+            )
         self._owner.keep(endpoint, connection)
         if isinstance(reply, Failure):
             raise self._failure(reply) from _ServerTraceback(reply.trace)

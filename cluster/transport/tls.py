@@ -18,7 +18,7 @@ _ADVICE = "see docs/guides/cluster.md, or leave out --servers.tls"
 
 
 class _Socket(ssl.SSLSocket):
-    """An SSL socket that has the methods of a plain socket which `graphmill.cluster.transport.connection.Connection` needs."""
+    """An SSL socket whose sendmsg, recv and shutdown work as `graphmill.cluster.transport.connection.Connection` expects from a plain socket."""
 
     def sendmsg(self, buffers: Iterable[Any], *_: Any) -> int:  # type: ignore[override]
         piece = bytearray()

@@ -3,14 +3,15 @@
 A message is a head and then arrays. The head is the length of the JSON in four bytes, then the JSON: the message's name, the types and shapes of its arrays,
 its other fields, and the heads of inner messages. The arrays of inner messages come after the message's own arrays. Arrays are sent as they are in memory, but
 integers in the narrowest type that holds them (`graphmill.samplers.access.narrow_ints`). An array is copied only if its type changes. Otherwise it is sent
-directly from its memory, and received directly into its final memory.
+directly from its memory, and received directly into its final memory. Small arrays that follow each other are received together and then copied, because a
+message for many partitions has hundreds of them, and receiving each by itself takes longer than the copies.
 """
 
 import json
 import math
-import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import chain, takewhile
 from typing import Any, get_args
 
 import numpy as np
@@ -21,7 +22,7 @@ from graphmill.samplers.access.array_pool import ArrayPool
 from graphmill.samplers.access.narrow_ints import narrow_dtype
 from graphmill.samplers.vocabulary.messages import ForParts, PartReplies, Reply, Request
 
-# Both sides refuse more.
+# Largest head, and largest total size of arrays. Both sides refuse larger messages.
 HEAD_BYTES = 1 << 20
 MESSAGE_BYTES = 1 << 34
 
@@ -37,10 +38,19 @@ class Failure:
     """The process id and the traceback of the server."""
 
 
-Message = Request | Reply | TableRequest | TableReply | Failure
+@dataclass(frozen=True)
+class Compiling:
+    """Sent before a reply, again and again: the server compiles its loops, and the reply comes later. It extends the deadline of the request."""
+
+
+Message = Request | Reply | TableRequest | TableReply | Failure | Compiling
 _WITHIN = {ForParts: "requests", PartReplies: "replies"}  # message class: the field that holds inner messages
 _KINDS: dict[str, type] = {kind.__name__: kind for kind in get_args(Message)}
 _LENGTH_BYTES = 4
+_SMALL_BYTES, _SMALL_DIMENSIONS = 1 << 15, 2
+_NUMBER_TYPES = {
+    name: np.dtype(name) for name in ["<i2", "<i4", "<i8", "<u2", "<u4", "<u8", "<f2", "<f4", "<f8", "|i1", "|u1"]
+}
 # Memory for replies is reused, because page faults of new memory take as long as receiving the bytes
 ROOM = ArrayPool(1 << 28)
 _SAME = "is Graphmill the same on all nodes?"
@@ -86,8 +96,36 @@ def unpack(fill: Callable[[memoryview], None], room: ArrayPool = ROOM) -> Messag
     except (ValueError, RecursionError):
         raise _no_message(bytes(head)) from None
     expected = _head(parsed)
-    _check_bytes(expected.name, expected.num_bytes)
-    return expected.read(fill, room)
+    sizes = list(expected.sizes())
+    _check_bytes(expected.name, sum(num_bytes for num_bytes, _ in sizes))
+    return expected.read(_Arriving(fill, room, sizes))
+
+
+class _Arriving:
+    """The arrays of a message, which arrive one after another."""
+
+    def __init__(self, fill: Callable[[memoryview], None], room: ArrayPool, sizes: list[tuple[int, bool]]) -> None:
+        self._fill, self._room, self._sizes = fill, room, sizes
+        self._next = self._read = 0  # number of the next array; bytes of `_together` that are read
+        self._together = bytearray()  # the bytes of small arrays that follow each other
+
+    def next_array(self, own: np.dtype, sent_as: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
+        """The next array, in its own type."""
+        num_bytes, is_small = self._sizes[self._next]
+        if not is_small:
+            self._next += 1
+            array = _array(self._room, shape, sent_as)
+            if num_bytes:
+                self._fill(array.reshape(-1).view(np.uint8).data)
+            return array.astype(own, copy=False)
+        if self._read == len(self._together):
+            small = takewhile(lambda each: each[1], self._sizes[self._next :])
+            self._together, self._read = bytearray(sum(size for size, _ in small)), 0
+            self._fill(memoryview(self._together))
+        self._next, start = self._next + 1, self._read
+        self._read += num_bytes
+        received = np.frombuffer(self._together, sent_as, math.prod(shape), start)
+        return received.reshape(shape).astype(own)
 
 
 @dataclass(frozen=True)
@@ -99,24 +137,23 @@ class _Head:
     others: dict[str, Any]
     within: "dict[str, tuple[_Head, ...]]"
 
-    @property
-    def num_bytes(self) -> int:
-        """Size of all arrays, including the arrays of inner messages."""
-        own = sum(math.prod(shape) * sent_as.itemsize for _, sent_as, shape in self.arrays.values())
-        return own + sum(one.num_bytes for heads in self.within.values() for one in heads)
+    def sizes(self) -> Iterator[tuple[int, bool]]:
+        """(bytes, whether the array is small) of each array, in the order in which they are sent."""
+        for _, sent_as, shape in self.arrays.values():
+            num_bytes = math.prod(shape) * sent_as.itemsize
+            yield num_bytes, 0 < num_bytes <= _SMALL_BYTES and len(shape) <= _SMALL_DIMENSIONS
+        for heads in self.within.values():
+            yield from chain.from_iterable(one.sizes() for one in heads)
 
-    def read(self, fill: Callable[[memoryview], None], room: ArrayPool) -> Message:
+    def read(self, arriving: "_Arriving") -> Message:
         """Reads the arrays that come next and returns the message. Raises StageError if the fields do not fit the message's class."""
         values: dict[str, Any] = {
             field: tuple(value) if isinstance(value, list) else value for field, value in self.others.items()
         }
         for field, (own, sent_as, shape) in self.arrays.items():
-            array = _array(room, shape, sent_as)
-            if array.nbytes:
-                fill(array.reshape(-1).view(np.uint8).data)
-            values[field] = array.astype(own, copy=False)
+            values[field] = arriving.next_array(own, sent_as, shape)
         for field, heads in self.within.items():
-            values[field] = tuple(one.read(fill, room) for one in heads)
+            values[field] = tuple(one.read(arriving) for one in heads)
         try:
             return _KINDS[self.name](**values)
         except TypeError as error:
@@ -164,8 +201,8 @@ def _array(room: ArrayPool, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarr
         raise StageError(f"expected an array that fits in memory, got one of the shape {shape}: {error}") from None
 
 
-def _number_type(name: str) -> np.dtype:
+def _number_type(name: Any) -> np.dtype:
     """Raises StageError if the type is not numeric."""
-    if not isinstance(name, str) or not re.fullmatch("<[iu][248]|<f[248]|[|][iu]1", name):
-        raise StageError(f"expected arrays of numbers, got {name!r}; {_SAME}")
-    return np.dtype(name)
+    if isinstance(name, str) and name in _NUMBER_TYPES:
+        return _NUMBER_TYPES[name]
+    raise StageError(f"expected arrays of numbers, got {name!r}; {_SAME}")

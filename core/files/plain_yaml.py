@@ -26,7 +26,7 @@ if yaml.__with_libyaml__:
             Composer.__init__(self)
 
 else:  # this PyYAML was built from source on a machine without libyaml
-    _Loader = yaml.SafeLoader  # type: ignore[misc]  # its two forms have no common base
+    _Loader = yaml.SafeLoader  # type: ignore[misc]  # the two definitions of _Loader have no common base class
 
 
 class _PlainLoader(_Loader):
@@ -44,7 +44,7 @@ class _PlainLoader(_Loader):
         self._level += 1
         node = super().compose_node(parent, index)
         self._level -= 1
-        if is_name:  # 1, on and null too
+        if is_name:  # keys such as 1, on and null are text, too
             node.tag = "tag:yaml.org,2002:str"
         return node
 

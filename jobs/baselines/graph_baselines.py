@@ -1,4 +1,4 @@
-"""Baselines for many graphs: a constant, and a linear model of each graph's counts that ignores the structure."""
+"""Computes baselines for many graphs: a constant, and a linear model that reads only counts of nodes and edges, not the structure of a graph."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -22,16 +22,18 @@ _PENALTY = 1e-4  # penalty on the linear model's squared weights, for standardis
 def compute_graph_baselines(
     store: StoredGraphs, columns: tuple[int, ...], task: Task, splits: tuple[str, ...], seen: Seen = None
 ) -> Baselines:
-    """Scores by baseline and by split.
+    """Returns the scores by baseline and by split.
 
-    Targets of graphs: "constant" is the training mean. "composition" is linear in the number of nodes, the number of edges, and the number of nodes of
-    each first category (the atoms of each element). Labelled nodes: "shares" are the shares of the classes in the training split; "features_only" is linear
-    in the node's features. Labelled pairs: "equal" gives all pairs the same score. `seen` maps rows of numeric features to the rows that the model reads.
+    Targets of graphs have two baselines. "constant" predicts the training mean. "composition" is a linear model of the number of nodes, the number of edges,
+    and the number of nodes of each first category (the atoms of each element). Labelled nodes also have two. "shares" predicts the share of each class in the
+    training split. "features_only" is a linear model of the node's features. Labelled pairs have one: "equal" gives all pairs the same score. `seen` maps rows
+    of numeric features to the rows that the model reads.
     """
     if store.manifest.labelled == "pairs":
         return {"equal": {split: _equal_scores(store, task, split) for split in splits}}
     graphs = store.split("train")
-    per_graph = max(1, int(store.num_nodes.mean())) if store.manifest.labelled else 1  # rows
+    # Estimated number of rows of a graph: one row for each labelled node, or one row for the graph.
+    per_graph = max(1, int(store.num_nodes.mean())) if store.manifest.labelled else 1
     block = max(1, _BLOCK_ROWS // per_graph)
     x, y = _rows(store, graphs[:: max(1, -(-len(graphs) * per_graph // _MAX_TRAIN_ROWS))], columns, task, seen)
     centre, scale = x.mean(dim=0), x.std(dim=0, correction=0)
@@ -56,7 +58,8 @@ def compute_graph_baselines(
 def _rows(
     store: StoredGraphs, graphs: np.ndarray, columns: tuple[int, ...], task: Task, seen: Seen
 ) -> tuple[Tensor, Tensor]:
-    """(inputs, targets). The inputs are float64 [n, F]: the counts of graphs or the features of labelled nodes. Targets have the form that the task takes."""
+    """(inputs, targets). The inputs are float64 [n, F]: the counts of graphs or the features of labelled nodes. The targets have the form that the task
+    requires."""
     packed = store.fetch(graphs)
     if seen is not None and store.manifest.node.holds_numbers:
         packed = replace(packed, node_feature=seen(torch.tensor(packed.node_feature)).numpy())
@@ -111,11 +114,11 @@ def _fit(x: Tensor, y: Tensor, task: Task) -> nn.Module:
 
 @torch.no_grad()
 def _least_squares(linear: nn.Linear, x: Tensor, y: Tensor) -> None:
-    """Ridge regression for each target. Uses only the graphs that have the target."""
+    """Fits a ridge regression for each target, with only the graphs that have this target."""
     for column in range(y.shape[1]):
         known = ~y[:, column].isnan()
         rows = torch.cat([x[known], torch.ones(int(known.sum()), 1, dtype=x.dtype)], dim=1)
         penalty = torch.eye(rows.shape[1], dtype=x.dtype) * _PENALTY * len(rows)
-        penalty[-1, -1] = 0.0  # the bias is free
+        penalty[-1, -1] = 0.0  # the bias has no penalty
         solution = torch.linalg.lstsq(rows.T @ rows + penalty, rows.T @ y[known, column : column + 1]).solution[:, 0]
         linear.weight[column], linear.bias[column] = solution[:-1], solution[-1]

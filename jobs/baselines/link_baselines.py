@@ -17,11 +17,12 @@ from graphmill.samplers.methods.links import link_tables, picked_links
 from graphmill.samplers.vocabulary.options import LinkOptions, RandomPartitionOptions
 from graphmill.storage.format.source import SPLITS
 
-_BLOCK = 1 << 22  # scores at a time
+_BLOCK = 1 << 22  # number of scores in memory at a time
 
 
 def compute_link_baselines(router: Router | TypedRouter, options: LinkOptions, task: Task) -> Baselines:
-    """Scores of "common_neighbors" or "paths_of_three" on "valid" and "test", against the same rivals as in the run. Edges count in both directions."""
+    """Returns the scores of "common_neighbors" or "paths_of_three" on "valid" and "test". The rivals of each link are the same as in the run. Edges count in
+    both directions."""
     tables = link_tables(router, options.relation)
     counted = _Counted.of(tables)
     # In one batch of all links, positions in the batch equal node ids.
@@ -46,9 +47,10 @@ def compute_link_baselines(router: Router | TypedRouter, options: LinkOptions, t
 
 @dataclass(frozen=True)
 class _Counted:
-    """Sparse matrices. The product `through(source) · ends[destination]` is the count of a pair."""
+    """Two sparse matrices. For a pair of nodes, `through(source) · ends[destination]` is the number of shared neighbors or of paths of three edges."""
 
-    joined: scipy.sparse.csr_array  # float64 [num_sources, num_nodes], 1 for an edge; one type: in both directions
+    # float64 [num_sources, num_nodes], 1 for an edge. With one node type, an edge counts in both directions.
+    joined: scipy.sparse.csr_array
     ends: scipy.sparse.csr_array  # transpose of `joined`
     is_one_type: bool
 
@@ -63,12 +65,13 @@ class _Counted:
         return cls(joined, joined if tables.is_one_type else joined.T.tocsr(), tables.is_one_type)
 
     def through(self, source: np.ndarray) -> scipy.sparse.csr_array:
-        """A row for each source. One type of nodes: the source's neighbors. Two types: the number of neighbors shared with each source."""
+        """Returns a row for each source. With one node type, the row marks the source's neighbors. With two node types, the row has the number of neighbors
+        that the source shares with each node of its type."""
         near = self.joined[source]
         return near if self.is_one_type else near @ self.ends
 
     def of_pairs(self, source: np.ndarray, destination: np.ndarray) -> np.ndarray:
-        """float64 [n]: the number of shared neighbors, or of paths, of each pair."""
+        """float64 [n]: for each pair, the number of shared neighbors or of paths of three edges."""
         blocks = _blocks(source, destination)
         counts = [np.asarray(self.through(a).multiply(self.ends[b]).sum(axis=1)).reshape(-1) for a, b in blocks]
         return np.concatenate(counts) if counts else np.empty(0)

@@ -1,4 +1,4 @@
-"""Baselines for nodes: the majority class (the majority answer of each label, the mean of numbers), and a model that sees features but no edges."""
+"""Computes baselines for nodes: the majority class (the majority answer of each label, the mean of numbers), and a model that sees features but no edges."""
 
 import copy
 import math
@@ -21,7 +21,7 @@ from graphmill.storage.format.manifest import Manifest
 from graphmill.storage.format.source import SPLITS
 
 _BLOCK_ROWS = 65_536
-_MAX_TRAIN_ROWS = 200_000  # most training rows: more rows do not improve the perceptron
+_MAX_TRAIN_ROWS = 200_000  # maximum number of training rows: more rows do not improve the perceptron
 _MAX_STEPS = 600
 _BATCH_ROWS = 4_096
 _PENALTIES = (1e-4, 1e-3, 1e-2)  # penalties on the logistic regression's squared weights
@@ -34,11 +34,12 @@ Plain = Classification | BinaryClassification | Regression
 
 
 def begin_baselines(fit: Callable[[], Baselines], *, alone: bool) -> Callable[[], Baselines]:
-    """Returns a function that returns the fitted baselines. `alone`: fits them now; otherwise a thread fits them while the workers start."""
+    """Returns a function that returns the fitted baselines. With `alone`, the baselines are fitted now; otherwise a thread fits them while the workers
+    start."""
     if alone:  # this process also trains, and a thread would compete for its cores
         fitted = fit()
         return lambda: fitted
-    return begin(fit, "baselines").result
+    return begin(fit, "baselines", computes=True).result
 
 
 def compute_baselines(router: Router, split_set: int, task: Task, seed: int, seen: Seen) -> Baselines:
@@ -46,7 +47,7 @@ def compute_baselines(router: Router, split_set: int, task: Task, seed: int, see
     "features_only" is None for a graph without features.
 
     All baselines are fitted on the training nodes. "features_only" is the model with the best validation score among logistic or ridge regressions and a
-    two-layer perceptron. The models read `seen(rows)`, standardised to mean 0 and deviation 1 in each column. `seen` None: the rows as stored.
+    two-layer perceptron. The models read `seen(rows)`, standardised to mean 0 and deviation 1 in each column. If `seen` is None, they read the rows as stored.
     """
     nodes = {name: router.list_split(split_set, code).node for name, code in SPLITS.items()}
     target = _target(router.fetch(nodes["train"], feature=False).label)
@@ -73,7 +74,7 @@ def constant_prediction(y: torch.Tensor, task: Task) -> torch.Tensor:
 
 
 def split_scores(split: str, scores: Mapping[str, float], metric: str) -> dict[str, float]:
-    """Scores by name: the metric under the name `split`. With several targets, also the metric of each target under the name `split_metric_NAME`."""
+    """Scores by name. The name `split` has the metric. With several targets, the names `split_metric_NAME` have the metric of each target."""
     prefix = f"{metric_of_one(metric)}_"
     return {split: scores[metric], **{f"{split}_{k}": score for k, score in scores.items() if k.startswith(prefix)}}
 
@@ -168,7 +169,7 @@ class _Perceptron(nn.Module):
         super().__init__()
         self.generator = generator
         self.hidden, self.out = skip_init(nn.Linear, in_dim, 256), skip_init(nn.Linear, 256, out_dim)
-        for layer in (self.hidden, self.out):  # as nn.Linear begins
+        for layer in (self.hidden, self.out):  # initial values as in nn.Linear
             bound = 1 / math.sqrt(layer.in_features)
             nn.init.uniform_(layer.weight, -bound, bound, generator)
             nn.init.uniform_(layer.bias, -bound, bound, generator)
@@ -186,7 +187,7 @@ def _fit_perceptron(
 ) -> nn.Module:
     """Trains a perceptron by AdamW, with early stopping on the validation score."""
     generator = torch.Generator().manual_seed(seed)
-    # Skip the random numbers that earlier versions drew for the linear models: scores stay equal to the scores of earlier versions.
+    # Skips the random numbers that earlier versions drew for the linear models, so that scores stay equal to the scores of earlier versions.
     torch.empty(len(_PENALTIES) * (x.shape[1] + 1) * task.out_dim).uniform_(generator=generator)
     network = _Perceptron(x.shape[1], task.out_dim, generator)
     optimizer = torch.optim.AdamW(network.parameters(), lr=3e-3, weight_decay=1e-2)

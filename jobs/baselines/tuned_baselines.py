@@ -64,7 +64,7 @@ def search() -> tuple[Mapping[str, Any], ...]:
 
 
 def tries(config: RunConfig, run: RunStore, *, is_typed: bool = False) -> list[Try]:
-    """The trials that `config.baseline` asks for: the model of the recipe, with the run's data, splits, seed, metric and machine options."""
+    """The trials that `config.baseline` asks for. A trial has the model of a recipe, and the run's data, splits, seed, metric and machine options."""
     return [
         Try(model, options, _config_of(config, model, options, run.child(BASELINES, f"{model}-{number}"), is_typed))
         for model in config.baseline.models
@@ -138,5 +138,5 @@ def _train(job: str, attempt: Try, train: Train) -> None:
             )
         config = replace(config, run=replace(config.run, dir=None, resume=place.url))
     if place.read("summary.json") is None:
-        with contextlib.redirect_stdout(io.StringIO()):  # the folder of the trial's run keeps its output
+        with contextlib.redirect_stdout(io.StringIO()):  # the trial's folder keeps the output of the trial
             train(job, config)

@@ -30,7 +30,7 @@ def wait_for(device: str) -> None:
 
 def free_bytes(device: str, at_most_gb: float) -> int:
     """Free bytes of the device, limited to `at_most_gb` (0: no limit)."""
-    trim_heap()  # after a pass over a million nodes the heap kept 9 GB of freed memory
+    trim_heap()  # a pass over a million nodes left 9 GB of freed memory in the heap
     if device == "cpu":
         free = available_bytes()
     else:
@@ -58,7 +58,7 @@ def peak_bytes(step: "Callable[[], Tensor]", device: str) -> int | None:
 def unless_too_large(
     work: Callable[[], Result], needed: int, device: str, at_most_gb: float, less: str
 ) -> tuple[Result | None, str]:
-    """(result of `work`, ""), or (None, reason) if the device has less than `needed` bytes or runs out of memory. `less`: advice for the reason."""
+    """(result of `work`, ""), or (None, reason) if the device has less than `needed` bytes or runs out of memory. `less`: advice, which the reason contains."""
     import torch
 
     free = free_bytes(device, at_most_gb)

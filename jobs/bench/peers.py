@@ -76,7 +76,7 @@ def dgl_rows(work: dict[str, Any]) -> Iterator[Row]:
     else:
         graph = dgl.graph(("csc", (load(work, "indptr"), load(work, "indices"), edge_ids)))
     roots, root_type = load(work, "roots"), work.get("root_type", graph.ntypes[0])
-    # DGL lists fan-outs from the widest layer inwards. Edge ids (edata[dgl.EID]) and relabelled blocks come with every DGL batch.
+    # DGL's list of fan-outs begins with the layer that is farthest from the roots. Every DGL batch has edge ids (edata[dgl.EID]) and relabelled blocks.
     sampler = dgl.dataloading.NeighborSampler(list(reversed(work["fanouts"])))
     for feature in ({}, {name: load(work, name) for name in work["features"]}) if work.get("features") else ({},):
 
@@ -113,7 +113,7 @@ def pyg_rows(work: dict[str, Any]) -> Iterator[Row]:
                 if with_features and node_type in work["features"]:
                     data[node_type].x = load(work, node_type)
             for relation, indptr, indices in load_relations(work):
-                # Edges ascend by target: the loader has nothing to sort.
+                # Edges are in ascending order of target, so the loader has nothing to sort.
                 data[relation].edge_index = torch.stack([indices, torch.repeat_interleave(indptr.diff())])
         else:
             from torch_sparse import SparseTensor
@@ -156,7 +156,7 @@ def pyg_subgraph_rows(
     yield Row(f"{name} ShaDowKHopSampler, depth 2, 10 neighbors", len(some) / seconds, "subgraphs/s", note)
 
     edge_index, calls = torch.stack([indices, torch.repeat_interleave(indptr.diff())]), []
-    for root in some[:3]:  # each call reads all edges twice: only three calls
+    for root in some[:3]:  # only three calls, because each call reads all edges twice
         start = time.perf_counter()
         subset, *_ = k_hop_subgraph(int(root), 2, edge_index, relabel_nodes=True, num_nodes=data.num_nodes)
         calls.append((time.perf_counter() - start, len(subset)))

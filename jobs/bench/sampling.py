@@ -3,11 +3,11 @@
     graphmill bench sampling --nodes 50000 --batches 5          # a quick look, about a minute
     graphmill bench sampling --dgl-python ~/dgl/bin/python      # size of ogbn-products: 3 minutes once, then about 5
 
-Makes a synthetic graph of the size of ogbn-products once under --data-dir, in one partition and in --partitions partitions. All measurements use the
-same batches of roots:
+Makes a synthetic graph of the size of ogbn-products under --data-dir if it does not exist, in one partition and in --partitions partitions. All measurements
+use the same batches of roots:
 
 - Graphmill's sampler with edge ids, relabelling and fresh arrays
-- a loop that does only the same dependent reads
+- a loop that does the same dependent reads as the sampler and nothing else
 - the gather of feature rows
 - DGL 1.1.3, if --dgl-python names an interpreter that has it
 - PyG, if --pyg-python names an interpreter that has torch-sparse
@@ -130,7 +130,7 @@ def gather_rows(config: BenchConfig, graph: "StoredGraph") -> Iterator[Row]:
     if not half.exists():
         np.save(half, feature.astype(np.float16))
     for name, mapped in (("float32", feature), ("float16", np.load(half, mmap_mode="r"))):
-        mapped.sum(dtype=np.float64)  # warm
+        mapped.sum(dtype=np.float64)  # reads the mapped pages into memory
         rate = time_gather(mapped, torch.from_numpy(np.array(mapped)), node, config.rounds)
         note = (
             f"into arrays of the pool, as a batch's; into fresh memory {rate['fresh']:.2f}; torch.index_select(out=) from "

@@ -43,7 +43,7 @@ class Effort:
 class SamplerRate(NamedTuple):
     """Edges per second of a sampler."""
 
-    whole: float  # by wall clock, all of `sample`
+    whole: float  # by wall clock, for the whole call of `sample`
     sampling: float  # drawing and relabelling, without fetching rows (permanent ids, labels, splits)
     edges_per_batch: float
     nodes_per_batch: float
@@ -87,7 +87,7 @@ def time_sampler(router: Router, options: NeighborOptions, threads: int, effort:
 
 
 def batch_roots(graph: StoredGraph, options: NeighborOptions, count: int) -> list[np.ndarray]:
-    """Stored ids of the roots of the first batches of epoch 0, in order. Peers sample around the same roots."""
+    """Stored ids of the roots in the first batches of epoch 0, in order. The peers sample around the same roots."""
     router = local_router(graph)
     sampler = NeighborSampler(router, options)
     return [router.find_nodes(sampler.roots_of(0, i % sampler.num_batches)) for i in range(count)]
@@ -98,7 +98,7 @@ class SizeCost(NamedTuple):
 
     rate: SamplerRate
     limit: float  # edges per second of `time_reads`
-    before: int  # private bytes of the process after a first round
+    before: int  # private bytes of the process after the first round
     grown: int  # growth of the private bytes until the end of the last round
 
 
@@ -116,14 +116,15 @@ def measure_size(url: str, options: NeighborOptions, effort: Effort) -> SizeCost
 
 
 class _Reads(NamedTuple):
-    """Reads of one hop of a batch: rows of `indptr`; for each row, how many entries are read, and the offsets of these entries."""
+    """The reads of one hop of a batch: the rows of `indptr`, the number of entries that are read for each row, and the offsets of these entries."""
 
     row: np.ndarray
     num_entries: np.ndarray
     offset: np.ndarray
 
 
-_BLOCK = 4096  # edges of a block: first the neighbors of all edges are read, then their map entries
+# Number of edges in a block. For each block, the neighbors of all edges are read first, then the map entries of the neighbors.
+_BLOCK = 4096
 _AHEAD = 32
 
 
@@ -182,7 +183,7 @@ def _record(partition: Partition, roots: np.ndarray, fanouts: tuple[int, ...], b
 
 
 def time_gather(ours: np.ndarray, in_memory: torch.Tensor, node: np.ndarray, rounds: int) -> dict[str, float]:
-    """GB/s of feature rows. Graphmill gathers from the mapped file into an array of a pool and into a fresh array; torch runs index_select(out=)."""
+    """GB/s of gathering feature rows. Graphmill gathers from the mapped file, into an array of a pool and into a fresh array; torch runs index_select(out=)."""
     shape = (len(node), ours.shape[1])
     pool, out_torch, index = ArrayPool(), torch.empty(shape, dtype=in_memory.dtype), torch.from_numpy(node)
     work: dict[str, Callable[[], Any]] = {
@@ -191,7 +192,8 @@ def time_gather(ours: np.ndarray, in_memory: torch.Tensor, node: np.ndarray, rou
         "torch_out": lambda: torch.index_select(in_memory, 0, index, out=out_torch),
     }
     seconds: dict[str, list[float]] = {name: [] for name in work}
-    for _ in range(max(rounds, 10) + 1):  # in turns: a slow moment affects all; the first round warms up
+    # All three run in turn in each round, so that a slow moment affects all of them. The first round warms up.
+    for _ in range(max(rounds, 10) + 1):
         for name, gather in work.items():
             start = time.perf_counter()
             gather()
@@ -215,7 +217,7 @@ def time_subgraphs(
 
 
 def batch_traffic(router: Router, traffic: Traffic, options: NeighborOptions) -> dict[str, int]:
-    """Requests and bytes of one batch, by `graphmill.samplers.access.traffic.COLUMNS`. The requests that list the roots do not count."""
+    """Requests and bytes of one batch, in the columns of `graphmill.samplers.access.traffic.COLUMNS`. Requests that list the roots do not count."""
     sampler = NeighborSampler(router, options)
     sampler.sample(0, 0)
     before = traffic.by_partition()

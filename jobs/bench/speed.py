@@ -5,15 +5,15 @@
     graphmill bench speed --levels attention --subjects grit "grit, plain" ppgt "ppgt, plain" --log2-from 6 --log2-to 9 --width 64
     graphmill bench speed --device cuda --budget-s 1500 --log2-to 21        2M nodes on one GPU
 
-Times the forward pass (without gradients), and the forward and backward passes together, on synthetic graphs with --degree neighbours per node.
-Levels: the attention alone; a post-norm block around the attention; a stack of --layers blocks. GECO's attention cannot be separated from its layer: its
-attention level is the layer. "plain" is the same computation in plain PyTorch.
+Times the forward pass (without gradients), and the forward and backward passes together, on synthetic graphs with --degree neighbours per node. The levels are
+the attention alone, a post-norm block around the attention, and a stack of --layers blocks. GECO's attention cannot be separated from its layer, so GECO's
+attention level measures the layer. "plain" is the same computation in plain PyTorch.
 
 Expected results: GECO, GRIT and PPGT are twice as fast as plain in half the memory. Exponents of time are at most 1.15 for GECO, Primphormer and
 Performer, and about 2 for the others. Above 2^15 nodes the ratio softmax / geco grows like N / log N (the paper: 169 at 2^21 nodes, arXiv 2406.12059,
 figure 2).
 
-In each round every subject runs once; medians over the rounds count. --clock process counts the CPU time of the process, which other load disturbs less.
+In each round every subject runs once; medians over the rounds count. --clock process counts the CPU time of the process, which depends less on other load.
 `saved` counts the storages that autograd keeps for the backward pass. `peak` is the growth of resident memory (on CUDA: allocated memory) over both
 passes. Nothing is extrapolated: a size that would exceed the free memory or the rest of --budget-s is skipped, and the estimate is shown. Lower bounds
 of bytes ("floors", see jobs/bench/speed_subjects.py) are compared with a measured copy. Requires torch, numpy and psutil, and matplotlib for ratio.svg.
@@ -49,7 +49,7 @@ Subject = Literal[
 ]
 Level = Literal["attention", "layer", "model"]
 PAPER_NODES, PAPER_RATIO = 2**21, 169.0
-RESERVE = 1.15  # a size is measured only if the free memory is this many times its estimated memory
+RESERVE = 1.15  # a size is measured only if the free memory is at least this factor times its estimated memory
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,8 @@ class Skip:
 
 
 def memory_needed(subject: str, level: str, nodes: int, config: SpeedConfig, before: Point | None) -> int:
-    """Estimated bytes for the next size: the peak of the last size times the growth of the largest arrays. For the first size: a count of arrays."""
+    """Estimated bytes for the next size: the peak of the last size times the growth of the largest arrays. For the first size, the estimate counts the
+    arrays."""
     from graphmill.jobs.bench.speed_subjects import FIRST_ARRAYS, MEMORY_POWER
 
     power = MEMORY_POWER.get(subject.partition(",")[0], 1.0)
@@ -244,7 +245,7 @@ def measure_all(config: SpeedConfig, say: Callable[[str], None]) -> tuple[list[P
 
 
 def copy_bandwidth(device: str) -> float:
-    """Bytes per second (bytes read plus bytes written) of copying an array that is larger than any cache."""
+    """Bytes read plus bytes written per second, when an array is copied that is larger than any cache."""
     import torch
 
     source = torch.ones((64 << 20) if device == "cpu" else (512 << 20), device=device)
@@ -266,7 +267,7 @@ def pairs_of(points: Sequence[Point], level: str, above: str, below: str) -> lis
 
 
 def ratios(points: Sequence[Point], level: str) -> list[tuple[int, float, float]]:
-    """(N, ratio softmax / geco of the forward times, ratio of the times of both passes) for each size."""
+    """For each size: (N, ratio softmax / geco of the times of the forward pass, the same ratio for the forward and backward passes together)."""
     both = pairs_of(points, level, "softmax", "geco")
     return [(a.nodes, a.forward_s / b.forward_s, a.step_s / b.step_s) for a, b in both]
 
@@ -358,7 +359,7 @@ def plot(config: SpeedConfig, points: Sequence[Point], head: str, path: Path) ->
     axes.plot(sizes, [papers_ratio(n) for n in sizes], "--", label="N / log N")
     axes.plot([PAPER_NODES], [PAPER_RATIO], "o", label="paper, 169")
     axes.legend()
-    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "graphmill"}):  # SVG text stays text
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "graphmill"}):  # texts stay texts, not outlines
         figure.savefig(path, metadata={"Date": None})
     return axes
 

@@ -52,7 +52,7 @@ class Shape:
 class RegularGraph:
     """N nodes with `degree` random neighbours each: i and j are neighbours if σ(i) - σ(j) is one of a few random offsets.
 
-    Symmetric, without self loops or parallel edges. Built in O(E) on the device. `degree` must be even and at most N - 2.
+    The graph is symmetric and has no self loops or parallel edges. It is built in O(E) on the device. `degree` must be even and at most N - 2.
     """
 
     def __init__(self, num_nodes: int, degree: int, device: str, seed: int = 0) -> None:
@@ -301,10 +301,10 @@ MIXERS: dict[str, Callable[[Shape, Graphs], nn.Module]] = {
     "ppgt": lambda shape, batch: PpgtMixer(shape),
     "ppgt, plain": lambda shape, batch: PlainPpgt(PpgtMixer(shape).attend, batch),
 }
-# Exponents of N in time and memory. They give the estimate for the next size (N log N counts as exponent 1.1).
+# Time and memory grow with N to the power of these exponents (1.1 stands for N log N). The exponents give the estimate for the next size.
 TIME_POWER = {"softmax": 2.0, "grit": 2.0, "ppgt": 2.0}
 MEMORY_POWER = {"grit": 2.0, "ppgt": 2.0}
-# Float32 arrays of N·D (N²·D for subjects over pairs) in a pass of a layer, at most. They give the estimate for the first size.
+# Upper bound on the number of float32 arrays of N·D numbers (N²·D for subjects over pairs) in a pass of a layer. It gives the estimate for the first size.
 FIRST_ARRAYS = {"geco": 24, "geco, plain": 48, "primphormer": 40, "performer": 60, "softmax": 30}
 FIRST_ARRAYS |= {"grit": 8, "grit, plain": 24, "ppgt": 8, "ppgt, plain": 24}
 
@@ -335,7 +335,7 @@ def _module(name: str, level: str, shape: Shape, graph: RegularGraph) -> tuple[n
 def build_subject(
     name: str, level: str, shape: Shape, graph: RegularGraph, *, bf16: bool = False, compiled: bool = False
 ) -> Callable[[], Tensor]:
-    """Returns a function that runs an attention, a layer or a whole model forward on fixed inputs and returns a scalar to differentiate."""
+    """Returns a function that runs an attention, a layer or a whole model forward on fixed inputs, and returns a scalar to differentiate."""
     torch.manual_seed(0)
     device = graph.indices.device
     module, arguments = _module(name, level, shape, graph)

@@ -110,7 +110,8 @@ def needed_bytes(name: str, config: TrainingConfig) -> int:
     if name == "primphormer":
         rows = -(-config.nodes // config.parts)
         return 4 * rows * config.width * 60 + 4 * config.nodes * IN_DIM + 24 * edges
-    # 48M weights four times. Each molecule has about 45 tokens in 12 layers; each layer has about twenty arrays of width 768 and the pairs of 32 heads.
+    # Four arrays of 48M numbers: weights, gradients and two moments. Each molecule has about 45 tokens in 12 layers; each layer has about twenty arrays of
+    # width 768 and the pairs of 32 heads.
     tokens = 45
     return 4 * (4 * 48_000_000 + config.graphs * 12 * (tokens * 20 * 768 + 4 * 32 * tokens * tokens))
 
@@ -176,7 +177,7 @@ def _primphormer(config: TrainingConfig) -> Work:
     sources = graph.indices.view(config.nodes, config.degree)
 
     def part_loss(node: "Tensor", place: "Tensor") -> "Tensor":
-        """Loss of the part with the nodes `node`. `place`: position of each node in the part; -1 for nodes outside."""
+        """Loss of the part that consists of the nodes `node`. `place`: position of each node of the graph in the part; -1 for nodes outside the part."""
         source = place[sources[node].long()]  # [n, degree]
         inside = source >= 0
         destination = torch.arange(len(node), device=config.device).unsqueeze(1).expand_as(source)
@@ -250,7 +251,7 @@ def molecules(count: int, seed: int = 0) -> "Graphs":
     )
 
 
-# BUILD: row -> function that builds it. LESS: row -> options that reduce its memory.
+# BUILD maps a row to the function that builds the row. LESS maps a row to the options that reduce its memory.
 BUILD = {"geco": _geco, "primphormer": _primphormer, "tokengt": _tokengt}
 LESS = {
     "geco": "--recompute, or a smaller --nodes or --width",
@@ -276,7 +277,7 @@ def measure(name: str, config: TrainingConfig) -> Row:
             loss_of(step).backward()
             optimizer.step()
 
-    one_round()  # moments, caches
+    one_round()  # warm-up: makes the optimizer's moments and fills caches
     optimizer.zero_grad(set_to_none=True)
     first = next(work.losses())
     peak = peak_bytes(lambda: loss_of(first), config.device)

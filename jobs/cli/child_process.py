@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import psutil
 
 _TAG = "GRAPHMILL_SWEEP"  # environment variable of a child process and its descendants
-_LEAVE_TIMEOUT_S = 5.0  # processes whose parent has ended or was killed
+_LEAVE_TIMEOUT_S = 5.0  # wait for processes whose parent has ended or was killed
 
 
 def new_tag() -> str:
@@ -54,7 +54,7 @@ def end_tagged(tag: str, timeout_s: float) -> None:
     ids, ended = {process.pid for process in tagged}, []
     for process in tagged:
         with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
-            if process.ppid() not in ids:  # it ends the others
+            if process.ppid() not in ids:  # a process ends its child processes itself
                 process.terminate()
                 ended.append(process)
     try:

@@ -16,8 +16,8 @@ from graphmill.jobs.cli.faults import faults_told
 from graphmill.jobs.cli.progress import quiet_where_asked
 from graphmill.storage.filesystem.mapped_files import why_changed
 
-# If a host is lost, Ray prints its stack, a page long, several times, and a line for each repeated request. The run itself
-# reports which host is lost. Ray reads this variable when it is imported. A value that the user has set is kept.
+# If a host is lost, Ray prints a stack of a page several times, and a line for each repeated request. The variable below turns this output off, because the run
+# itself reports which host is lost. Ray reads the variable when it is imported. A value that the user has set is kept.
 _NOT_SHOWN = {
     "RAY_DEDUP_LOGS_SKIP_REGEX": "Raylet is terminated|has been marked dead because|There are infinite retries remaining"
 }
@@ -41,14 +41,14 @@ def run(main: Callable[[], int | None]) -> NoReturn:
         except GraphmillError as error:
             print(f"error: {error}", file=sys.stderr)
             code = 1
-            if isinstance(error, ClusterLostError):  # else Ray waits for the head at exit, and aborts
+            if isinstance(error, ClusterLostError):  # otherwise Ray waits for the lost head at exit, and aborts
                 _flush_or_drop(code)
                 sys.stderr.flush()
                 os._exit(code)
         except Terminated:
             code = 128 + signal.SIGTERM
         except KeyboardInterrupt as stop:
-            if not stop.args:  # otherwise the run has printed how to continue it
+            if not stop.args:  # otherwise the run has already printed how to continue
                 print("interrupted", file=sys.stderr)
             code = 128 + signal.SIGINT
         except BrokenPipeError:
@@ -56,7 +56,7 @@ def run(main: Callable[[], int | None]) -> NoReturn:
                 raise
             code = 128 + signal.SIGPIPE
         except Exception as error:
-            line = why_changed()  # wrong numbers in an overwritten file make any code fail that reads them
+            line = why_changed()  # an overwritten file holds wrong numbers: any code that reads them may fail
             if line is None and isinstance(error, OSError):
                 line = _of_a_path_or_disk(error)
             if line is None:
@@ -79,7 +79,7 @@ def _flushed(main: Callable[[], int | None]) -> int | None:
     try:
         code = main()
     except SystemExit as end:
-        _flush_or_drop(end.code)  # --help: 0
+        _flush_or_drop(end.code)  # --help ends with code 0
         raise
     _flush_or_drop(code)
     return code
@@ -89,7 +89,7 @@ def _flush_or_drop(code: str | int | None) -> None:
     """Raises BrokenPipeError if `main` succeeded and nobody reads its output."""
     if code:
         _drop_unread()
-    elif sys.stdout is not None:  # `>&-`
+    elif sys.stdout is not None:  # None if the shell closed the output (`>&-`)
         sys.stdout.flush()
 
 

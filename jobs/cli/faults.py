@@ -1,5 +1,5 @@
-"""Reports the signals of a failing mapped file as one line. SIGBUS: a page of the file no longer exists. SIGSEGV: changed bytes in the file sent a loop to a
-wrong address.
+"""Reports a fault of a mapped file as one line. Such a fault raises a signal. SIGBUS: a page of the file no longer exists. SIGSEGV: bytes of the file have
+changed, and code that reads them used a wrong address.
 
 Python runs its own signal handlers only after the interrupted C code returns; after such a fault it never returns. The handler here is therefore a C callback.
 It runs in the thread that faulted, names the file, lets a run write its last record, and ends the process with status 1. No value that was read from the file
@@ -70,7 +70,7 @@ def faults_told() -> Iterator[None]:
                     _end(line)
         finally:
             put_back()  # the instruction faults again, and the signal kills the process
-            if ctypes.c_int.from_address(info + _CODE).value <= 0:  # sent by a process, not by an instruction
+            if ctypes.c_int.from_address(info + _CODE).value <= 0:  # a process sent the signal; no instruction faulted
                 signal.alarm(0)
                 signal.raise_signal(signum)
 
@@ -84,7 +84,7 @@ def faults_told() -> Iterator[None]:
 
 
 def _end(line: str) -> None:
-    _write(f"error: {GraphmillError(line)}")  # first: later steps may wait for a lock or the failing disk
+    _write(f"error: {GraphmillError(line)}")  # first, because later steps may wait for a lock or the failing disk
     try:
         for say in reversed(_LAST_WORDS):
             _write(say(line))

@@ -36,7 +36,7 @@ class Progress:
         self._out = sys.stdout
         self._started_s = time.monotonic()
         self._printed_s = -_LINE_EVERY_S  # the first line is printed at once
-        self._updates, self._first = 0, (0.0, 0.0)  # (done, time) of the start
+        self._updates, self._first = 0, (0.0, 0.0)  # (units done, time) at the start
         self._part = (0, 0, "")
 
     def update(self, done: float, total: float | None, note: str = "") -> None:
@@ -61,7 +61,8 @@ class Progress:
                 self._notebook.update({"text/plain": line}, raw=True)
 
     def stage(self, name: str, done: float, total: float | None) -> None:
-        """The form of `update` for ingestion, encoding and prediction. The total is a hint: the number of edges of a source may be an estimate."""
+        """Calls `update` with the name of a stage; for ingestion, encoding and prediction. `total` may be an estimate, for example of the number of edges of a
+        source."""
         self.update(done, None if total is None else max(done, total), name)
 
     @contextmanager
@@ -77,7 +78,7 @@ class Progress:
     def _left(self, done: float, total: float | None, now: float) -> str:
         """The time left, estimated from the mean rate so far."""
         self._updates += 1
-        if self._updates <= 2:  # the first update announces the start, the second gives the position
+        if self._updates <= 2:  # the first update marks the start, and the second update gives the first position
             self._first = done, now
         first_done, first_s = self._first
         if total is None or done <= first_done or done >= total:
@@ -108,7 +109,7 @@ def quiet_where_asked() -> Iterator[None]:
     sys.argv = [word for word in sys.argv if word != QUIET]
     if (
         not is_asked or program_name() not in _LONG or {"--help", "-h", "--plan"} & set(sys.argv)
-    ):  # all output is result
+    ):  # nothing to drop: no `--quiet`, or the whole output is a result
         yield
         return
     with quiet(keeps_results=True):

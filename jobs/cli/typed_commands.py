@@ -1,4 +1,5 @@
-"""Writes our commands as the user types them here: `python jobs/predict.py …`, `graphmill predict …` or, in a program or a notebook, `gm.predict(…)`."""
+"""Writes Graphmill's commands as the user types them in this environment: `python jobs/predict.py …`, `graphmill predict …` or, in a program or a notebook,
+`gm.predict(…)`."""
 
 import json
 import shlex
@@ -20,12 +21,12 @@ def program_name() -> str:
 
 
 def is_command() -> bool:
-    """Whether this process is one of our commands, not a program or notebook that imports Graphmill."""
+    """Whether this process is a command of Graphmill, not a program or notebook that imports Graphmill."""
     return sys.argv[0].startswith(GRAPHMILL) or Path(sys.argv[0]).resolve().parent == _JOBS
 
 
 def command_line(name: str, *words: str) -> str:
-    """The prediction command, or the training command with these flags; in Python, the call."""
+    """The text of the prediction command, or of the training command with these flags. In Python: the text of the call."""
     script = Path(sys.argv[0])
     if not is_command() and words:
         call, options = ("predict", map(python_text, words)) if name == "predict" else ("train", _python_options(words))
@@ -36,7 +37,7 @@ def command_line(name: str, *words: str) -> str:
 
 
 def python_option(flag: str, value: Any) -> str:
-    """An option as a Python argument: `fit={"epochs": 3}`, `resume="runs/a"`, `split=…`. `...` as the value: the value is not known."""
+    """An option as a Python argument: `fit={"epochs": 3}`, `resume="runs/a"`, `split=…`. The value `...` stands for a value that is not known."""
     if flag == "run.resume" and value != "auto":
         return f"resume={python_text(value)}"
     first, *others = flag.split(".")

@@ -3,8 +3,8 @@
     RunConfig = data, model, sampler, task, evaluation, fit, loader, servers, workers, ray, run
 
 Each part is the options class of a component, with the defaults of that class. recipes/defaults has a recipe for each model; a command without options runs
-this recipe. Its values are overridden, in this order, by the values of a resumed run, a named recipe, and the flags. An option is open if none of the three
-sets it and jobs/config/defaults.py has a rule for it; `graphmill.jobs.resolve.resolve` then chooses its value for the graph.
+this recipe. The values of a resumed run override this recipe, a named recipe overrides the resumed run, and flags override the named recipe. An option is open
+if none of the three sets it and jobs/config/defaults.py has a rule for it. `graphmill.jobs.resolve.resolve` then chooses the option's value for the graph.
 """
 
 import math
@@ -90,7 +90,7 @@ class NodeDataOptions:
     folder: str = "data"
     """Folder of prepared graphs and of OGB's raw files."""
     directed: bool = False
-    """Keep the direction of an OGB set's edges (ogbn-arxiv). Without this, the reverse of each edge is added, as in the literature."""
+    """Keep the direction of an OGB set's edges (ogbn-arxiv). Without this option, the reverse of each edge is added, as in the literature."""
     split_set: Size = 0
     """Index of the train/valid/test split to use."""
     edge_features: bool = False
@@ -100,9 +100,9 @@ class NodeDataOptions:
     and --sampler.scheme is not weight."""
     standardise: Literal["auto", "yes", "no"] = "auto"
     """Standardise columns of node features by mean and deviation of the training rows. With --data.edge_features, also columns of edge features, by mean and
-    deviation of all edges. The model and the features-only baseline read the standardised columns. yes: all columns. auto: only columns with a scale far
-    from 1. Such a column has a root mean square of its nonzero numbers above 10 or below a hundredth of that of the other columns, or its mean is 100
-    deviations from 0."""
+    deviation of all edges. The model and the features-only baseline read the standardised columns. yes: all columns. auto: only columns with a scale far from
+    1. A column has such a scale in two cases: the root mean square of its nonzero numbers is above 10, or below a hundredth of the mean over all columns; or
+    its mean is more than 100 deviations from 0."""
     category_width: Count = 16
     """Width of the trained vectors of categories, for columns that ingestion embedded (--edge-list.embedding-columns). The vectors of a node are added up,
     and the sum is appended to the features of the node."""
@@ -139,12 +139,12 @@ class NodeEvaluationOptions:
     """Evaluation of the splits."""
 
     how: Literal["full", "sampled"] = "full"
-    """full: the whole graph is one batch; sampled: through the sampler of the roots."""
+    """How splits are scored. full: the whole graph is one batch. sampled: the sampler draws batches around the roots of a split."""
     chunks: Count = 1
     """full: number of chunks, if the whole graph does not fit as one batch. Edges between chunks are left out, and scores are then estimates."""
     select_by: Literal["exact", "estimate"] = "exact"
-    """Score that selects the weights to keep. exact: the best validation score; if scores are estimates, the weights of the last epoch. estimate: the best
-    estimated validation score."""
+    """Score that selects the weights to keep. exact: keep the weights with the best validation score or, if scores are estimates, the weights of the last
+    epoch. estimate: keep the weights with the best estimated validation score."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -226,7 +226,8 @@ class RunOptions:
     """Division of the work among workers. data: every worker has its own batches. graph: the whole graph is the only batch of an epoch, and its nodes are
     divided among the workers (geco, sage, gcn, gat, rsage)."""
     require_baselines: bool = False
-    """Exit with status 1 if the final score does not beat every baseline; without this it is a warning. Requires exact scores, not estimates."""
+    """Exit with status 1 if the final score does not beat every baseline; without this option the run only prints a warning. Requires exact scores, not
+    estimates."""
     track: tuple[Literal["mlflow", "wandb"], ...] = ()
     """Also send configuration, epochs and scores to these trackers. Each tracker is an extra: pip install -e '.[mlflow]'."""
     track_project: str = "graphmill"
@@ -238,7 +239,7 @@ class RunConfig:
     """All options of a run."""
 
     kind: str
-    """nodes, graphs, or a user's own kind by its import path."""
+    """nodes, graphs, or the import path of a user's own kind."""
     data: Any
     """NodeDataOptions or GraphSetOptions, depending on `kind`. `evaluation` also depends on `kind`."""
     model: Component
@@ -255,7 +256,7 @@ class RunConfig:
     baseline: BaselineOptions = field(default_factory=BaselineOptions)
     run: RunOptions = field(default_factory=RunOptions)
     open: tuple[str, ...] = ()
-    """Paths of the options that the run chooses for its graph. Until then they have the defaults of their classes."""
+    """Paths of the options that the run chooses for its graph. Before the choice these options have the defaults of their classes."""
 
     def __repr__(self) -> str:
         """The options that differ from the components' defaults, by group."""
@@ -412,7 +413,7 @@ def _read(tree: Tree) -> RunConfig:
 
 
 def _is_automatic(tree: Mapping[str, Any]) -> bool:
-    """Whether the run chooses unset options for the graph. There are no rules for links."""
+    """Whether the run chooses unset options for the graph. False for a run on links, which has no rules."""
     if _split(tree.get("task", {}))[0] == "links":
         return False
     said = tree.get("run")
@@ -427,7 +428,7 @@ def _is_automatic(tree: Mapping[str, Any]) -> bool:
 def _take_open(
     rules: Iterable[str], group: str, options_type: type, tree: Tree, *, is_automatic: bool
 ) -> tuple[Tree, set[str]]:
-    """(the group's tree without its open options, the open options). An option is open if it has a rule and is not set or set to auto."""
+    """(the group's tree without its open options, the open options). An option is open if it has a rule and the user did not set it, or set it to auto."""
     left_open, known = set(), leaves(options_type)
     for path in rules:
         inner = path.removeprefix(f"{group}.")
@@ -461,7 +462,7 @@ def _build_open(options_type: type, said: Tree, path: str, given: Mapping[str, A
 
 
 def _until_chosen(options_type: type, said: Tree) -> list[Tree]:
-    """Temporary values by path: a width that is a multiple of the heads in the tree, and values that work with any local block."""
+    """Temporary values by path. The width is a multiple of the number of heads in the tree; the other values work with any local block."""
     heads, known = 64, leaves(options_type)
     for name in ("num_heads", "local.num_heads"):
         value = take(options_type, said, name)[0] if name in known else MISSING
@@ -497,7 +498,7 @@ def _split(value: Any) -> tuple[str | None, Tree]:
 
 
 def _all_flags(kind: str, names: Mapping[str, str]) -> dict[str, str]:
-    """All training flags, each with its owner. The owner is empty if a run of this kind with these components has the flag."""
+    """All training flags, each with the name of its owner. The name is empty if a run of this kind with these components has the flag."""
     here: list[str] = []
     owners: dict[str, list[str]] = {}
     elsewhere: dict[str, str] = {}
@@ -533,12 +534,12 @@ def lay_over(under: Mapping[str, Any], over: Mapping[str, Any]) -> Tree:
     return merge(under, over)
 
 
-_STEPS = {"epochs": "steps", "warmup_epochs": "warmup_steps"}  # each replaces the other
+_STEPS = {"epochs": "steps", "warmup_epochs": "warmup_steps"}  # setting one option of a pair drops the other
 
 
 def _say_over(recipe: Mapping[str, Any], said: Mapping[str, Any]) -> Tree:
-    """A recipe, overridden by the values of another layer. If the layer sets epochs, the recipe's steps are dropped, also the warm-up's. Raises ConfigError
-    if the flags set both epochs and steps."""
+    """A recipe, overridden by the values of another layer. If the layer sets epochs, the recipe's steps are dropped, also the warm-up's. Raises ConfigError if
+    the flags set both epochs and steps."""
     fit = said.get("fit")
     if isinstance(fit, Mapping):
         for epochs, steps in _STEPS.items():
@@ -553,7 +554,7 @@ def _say_over(recipe: Mapping[str, Any], said: Mapping[str, Any]) -> Tree:
 
 
 def config_tree(kind: str, *layers: Mapping[str, Any]) -> Tree:
-    """The layers, laid over the default recipe of the model that they name."""
+    """The tree of options: the layers name a model, and their values override the default recipe of this model."""
     said: Tree = {}
     for layer in layers:
         said = _say_over(said, layer)
@@ -568,7 +569,7 @@ def config_tree(kind: str, *layers: Mapping[str, Any]) -> Tree:
         tree.pop("model", None)
     if _is_automatic(said):
         tree = without(rule_paths(kind, name), lay_over(tree, {"run": {"defaults": "automatic"}}))
-    if any(option == "task.loss" for option, _ in own_code(said)):  # a user's own model does not read the weights
+    if any(option == "task.loss" for option, _ in own_code(said)):  # a user's own loss does not read these options
         tree = without([f"task.{name}" for name in ("label_smoothing", "class_weights", "weights")], tree)
     return lay_over(tree, {"kind": kind, **said})
 
@@ -588,7 +589,7 @@ def _recipe(name: str) -> Tree:
 
 
 def read_recipe(path: str, *, allow_import: bool = False) -> Tree:
-    """A recipe's tree, laid over the recipe that its entry `base` names. Raises ConfigError for a file that is not a recipe, and like `check_code`."""
+    """A recipe's tree, laid over the recipe that its entry `base` names. Raises ConfigError if the file is not a recipe, and the errors of `check_code`."""
     from graphmill.core.files.plain_yaml import read_yaml
 
     trees: dict[Path, Tree] = {}
@@ -690,11 +691,11 @@ def _without_old_servers(tree: Tree, run: str) -> Tree:
 
 
 def read_saved(run: str, advice: str, *, allow_import: bool = False, known: Collection[str] = ()) -> RunConfig:
-    """The configuration of the run in this directory. Raises FormatError for a directory that holds no run, ConfigError like `saved_tree`."""
+    """The configuration of the run in this directory. Raises FormatError if the directory holds no run, and the ConfigErrors of `saved_tree`."""
     try:
         saved = saved_tree(run, advice, allow_import=allow_import, known=known)
         tree = {name: value for name, value in saved.items() if name != "resolved"}
-        if _split(tree.get("task", {}))[0] == "links":  # options of version 0.2, which ignored them
+        if _split(tree.get("task", {}))[0] == "links":  # version 0.2 stored these options and ignored them
             tree = without(["fit.steps"], tree)
         # A run chooses its options once. An option that only a newer version would choose keeps the value of the recipe.
         config = read_config(config_tree("nodes", tree, {"run": {"defaults": "recipe"}}))

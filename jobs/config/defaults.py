@@ -1,4 +1,4 @@
-"""Rules that choose open options from the statistics of the graph. One table; each rule is a pure function that returns a value and its reason.
+"""Chooses open options from the statistics of the graph, by a table of rules. Each rule is a pure function that returns a value and its reason.
 
     open options, set options, GraphFacts ──choose──▶ {path: Choice}
 
@@ -25,9 +25,9 @@ from graphmill.storage.format.statistics import SplitStatistics
 if TYPE_CHECKING:
     from graphmill.storage.format.graph_set_manifest import GraphSetManifest
 
-_ONE_BATCH = 50_000  # nodes: a graph with at most this many nodes is one batch
+_ONE_BATCH = 50_000  # a graph with at most this number of nodes is one batch
 _FEW_EDGES = 2_000_000
-# Bounds of "few labels": the share of nodes that train, and the training nodes of each class. A model soon overfits to fewer.
+# Bounds of "few labels": the share of nodes that train, and the training nodes of each class. With fewer, a model soon overfits.
 _FEW, _FEW_PER_CLASS = 0.2, 100
 _FEW_NEIGHBORS = 10
 _ALIKE = 0.3  # adjusted homophily: below this, a mean over neighbors blurs the features
@@ -44,13 +44,13 @@ class GraphFacts:
     num_edges: int
     num_features: int
     num_classes: int
-    """2 if the labels are yes-or-no answers: each training node then has an answer for every label."""
+    """Number of classes. 2 if the labels are yes-or-no answers: each training node then has an answer for every label."""
     num_train: int
     """Number of training nodes, or of training graphs."""
     num_partitions: int = 1
     homophily: float | None = None
-    """Homophily of the edges between training nodes, above chance. 1: every edge joins nodes of one class. 0: the share of such edges is that of random
-    pairs of training nodes. None: there are too few edges between training nodes, or the homophily is not known."""
+    """Homophily of the edges between training nodes, above chance. 1: every edge joins nodes of one class. 0: edges join nodes of one class as often as random
+    pairs of training nodes do. None: there are too few edges between training nodes, or the homophily is not known."""
     is_set: bool = False
     """Whether the facts are about a set of graphs, not about one graph."""
 
@@ -68,8 +68,8 @@ class GraphFacts:
 
 
 def adjusted_homophily(split: SplitStatistics, *, by_weight: bool = False) -> float | None:
-    """(h - c) / (1 - c). h: the share of the training edges that join nodes of one class, weighted if the edges have weights. c: the share of all pairs of
-    training nodes that are of one class."""
+    """Returns (h - c) / (1 - c). h: share of the training edges that join two nodes of one class, weighted if the edges have weights. c: share of all pairs of
+    training nodes whose two nodes have one class."""
     weighted, classes = split.weighted_homophily if by_weight else None, split.class_counts
     share = split.homophily if weighted is None else weighted
     if share is None or (split.num_training_edges or 0) < _FEWEST_EDGES:
@@ -126,7 +126,7 @@ class Setting:
     options: Mapping[str, Any]
     """Every option that is set or chosen, by its path."""
     recipe: Mapping[str, Any] = field(default_factory=dict)
-    """Options of the model's default recipe. Empty: rules choose in place of a recipe."""
+    """Options of the model's default recipe. Empty: rules choose the options, without a recipe."""
 
     def __getitem__(self, path: str) -> Any:
         return self.options.get(path)
@@ -134,7 +134,7 @@ class Setting:
     @property
     def keeps_recipe(self) -> bool:
         """Whether the recipe decides every option that does not depend on the number of steps of an epoch."""
-        few = self.kind == 0 and not self.graph.is_set and self.graph.mean_degree < _FEW_NEIGHBORS  # as on Cora
+        few = self.kind == 0 and not self.graph.is_set and self.graph.mean_degree < _FEW_NEIGHBORS  # for example Cora
         return bool(self.recipe) and not (few and self["model"] in _FEW_LABELS_AS_GECO)
 
     @property
@@ -213,14 +213,14 @@ def num_batches(at: Setting) -> int | None:
         num_samples = at["sampler.batches_per_epoch"] or ceil(max(graph.num_train, 1) / at["sampler.num_walks"])
         return ceil(num_samples / micro_batches) * micro_batches
     if sampler == "graph-batches" and at["sampler.max_graphs"]:
-        # A lower bound: graphs of different sizes, and graphs larger than a budget, need batches of their own.
+        # A lower bound: graphs of different sizes, and graphs larger than a budget, need further batches.
         return ceil(max(graph.num_train, 1) / (at["sampler.max_graphs"] * micro_batches)) * micro_batches
     return None
 
 
 @dataclass(frozen=True)
 class _ByDegree:
-    """One value for graphs with a low mean degree, and one value for graphs with a high mean degree."""
+    """A rule's value for graphs with a low mean degree, and its value for graphs with a high mean degree."""
 
     few: Any
     many: Any
@@ -253,14 +253,14 @@ def _num_layers(at: Setting) -> Choice:
 
 
 def _hops(at: Setting) -> int:
-    """Number of sampled hops, each with its own edge list. 0: a batch is a graph."""
+    """Number of sampled hops. Each hop has a separate edge list. 0: the batch is one graph with one edge list."""
     fanouts = at["sampler.fanouts"]
     return len(fanouts) if fanouts is not None and at["sampler.edges"] != "induced" else 0
 
 
 def _block(at: Setting) -> Choice:
-    # A single layer with a reach of ten steps has few weights to learn from few labels. GAT stores a few numbers for each head and edge.
-    if at["sampler.corrected"]:  # corrects sums over neighbors, not GAT's weighted sums
+    # With few labels, a single layer that reaches ten steps is a good choice, because it has few weights. GAT stores a few numbers for each head and edge.
+    if at["sampler.corrected"]:  # the correction holds for sums over neighbors, not for GAT's weighted sums
         return Choice("gcn", "its sums over neighbors can be corrected for a chunk")
     if _hops(at):
         return Choice("gcn", f"{counted(_hops(at), 'hop')} of sampled neighbors")
@@ -274,7 +274,7 @@ def _block(at: Setting) -> Choice:
 
 
 def _is_small(at: Setting) -> bool:
-    """Whether the graph is at most as large as the graphs that blocks and widths were compared on."""
+    """Whether the graph is no larger than the graphs on which blocks and widths were compared."""
     return at.graph.num_nodes <= _ONE_BATCH and at.graph.num_edges <= _FEW_EDGES
 
 
@@ -283,7 +283,7 @@ def _as_in_recipe(path: str, at: Setting) -> Choice:
 
 
 def _layer_local(at: Setting) -> Choice:
-    # Primphormer has either this layer, or the local block parallel to the layer.
+    # Primphormer reads neighbors either in its own layer, or in a local block that joins in another way than "serial".
     if at["model.local.join"] != "serial":
         return Choice("none", "neighbors are heard by --model.local")
     if at["data.edge_features"] or _gates_edges(at):
@@ -301,7 +301,7 @@ def _join(at: Setting) -> Choice:
         return Choice("gate", "something is said of --model.local") if asks else _as_in_recipe("model.local.join", at)
     if at.kind != 2 or _hops(at) or not _is_small(at):
         return Choice("gate", at.why)
-    # On such a graph, gates in many layers overfit.
+    # On a small graph of this kind, gates in many layers overfit.
     return _by_degree(at, "top", "gate")
 
 
@@ -384,7 +384,7 @@ def _warmup_epochs(at: Setting) -> Choice:
 def _eval_every(at: Setting) -> Choice:
     each = steps_per_epoch(at) or 1
     if at["evaluation.how"] == "sampled":
-        # Each scored node needs its own subgraph, like a training node.
+        # Each scored node needs a separate subgraph, like a training node.
         return Choice(
             ceil(_SAMPLED_EVERY / each),
             f"about {_SAMPLED_EVERY} steps between sampled scores, {counted(each, 'step')} in an epoch",
@@ -465,7 +465,7 @@ def has_recipe(kind: str, model: str) -> bool:
 
 
 def rule_paths(kind: str, model: str) -> tuple[str, ...]:
-    """The options that are chosen for this model and this kind of data if nobody sets them.
+    """The options that rules choose for this model and this kind of data if the user does not set them.
 
     The rules were measured with GECO and the classic models (gcn, gat, sage). TokenGT and Primphormer use these rules only on graphs with few labels. Rules
     that depend on the steps of an epoch apply to every model, including a user's own model. GECO has another rule for `norm` than the classic models.

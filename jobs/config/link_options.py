@@ -19,8 +19,8 @@ class LinksOptions:
     metric: Literal["mrr", "auc", "hits_1", "hits_3", "hits_10", "hits_20", "hits_50", "hits_100"] = "mrr"
     """Score that selects the best epoch: the mean reciprocal rank, the ROC-AUC, or the share of links with a rank of at most k. All scores are reported."""
     loss: Literal["bce", "margin", "softmax"] = "bce"
-    """Loss: binary cross-entropy of a link and its negatives; a margin between the link and its negatives; or the cross-entropy of the link among itself and
-    its negatives."""
+    """Loss: binary cross-entropy of a link and its negatives; a margin between the link and its negatives; or the cross-entropy of choosing the link from the
+    link and its negatives."""
     margin: Positive = 1.0
     """Margin, if the loss is margin."""
     batch_size: Count = 1024
@@ -33,12 +33,12 @@ class LinksOptions:
     exclude_own: bool = True
     """Pass no messages along the links of a batch and their reverses. Otherwise the network could read the answer from them."""
     ranking: Literal["auto", "fixed", "sampled", "all"] = "auto"
-    """Rivals of a scored link, the wrong links that its score is ranked against. fixed: the negatives stored with its split; sampled: --task.num_rivals
-    drawn nodes; all: all nodes except those that the source is known to be joined with. auto: fixed if the graph has stored negatives, otherwise sampled."""
+    """Rivals of a scored link, the wrong links with which its score is compared. fixed: the negatives stored with its split; sampled: --task.num_rivals
+    drawn nodes; all: all nodes except the nodes to which the source has a known link. auto: fixed if the graph has stored negatives, otherwise sampled."""
     num_rivals: Count = 100
     """Number of rivals of each link with --task.ranking sampled. Every run draws the same rivals."""
     relation: str | None = None
-    """Relation of a typed graph that links are predicted for, as SOURCE--NAME--TARGET. None: the relation with held-out links."""
+    """Relation of a typed graph in which links are predicted, as SOURCE--NAME--TARGET. None: the relation with held-out links."""
     decoder: LinkDecoderOptions = field(default_factory=LinkDecoderOptions)
 
     def __post_init__(self) -> None:

@@ -30,7 +30,7 @@ from graphmill.core.public_names import nearest
 from graphmill.jobs.config.short_help import Option, show_help, take_topics
 
 T = TypeVar("T")
-_MOST_CHARACTERS = 4096  # of a text, as of a path
+_MOST_CHARACTERS = 4096  # longest text that an option takes, as for a path
 HEAD = ""  # key of the value that is set for a whole group
 Tree = dict[str, Any]
 # Type hints are cached for each class: without the cache they took two thirds of the time to read a configuration.
@@ -43,7 +43,7 @@ class Words(list[str]):
 
 
 class UnknownOption(UsageError):
-    """An unknown flag. A caller that knows more flags than the refusing class suggests nearer flags."""
+    """Raised for an unknown flag. A caller that knows more flags than the class can suggest flags with a similar name."""
 
     option = ""
 
@@ -161,14 +161,14 @@ def build(
 
 
 def _named(kind: type, tree: Mapping[str, Any]) -> Tree:
-    """The tree with the group's value moved to the group's first field. If the tree sets both, the last value counts."""
+    """The tree, in which the value of a whole group has become the value of the group's first field. If the tree sets both, the last value counts."""
     if HEAD not in tree:
         return dict(tree)
     return {name if name != HEAD else option_names(kind)[0]: value for name, value in tree.items()}
 
 
 def take(kind: type, tree: Mapping[str, Any], path: str) -> tuple[Any, Tree]:
-    """(the value that a tree has for an option of the dataclass `kind`, or MISSING; the tree without the option). `path`: the option."""
+    """(value of the option `path` in the tree, or MISSING; the tree without this option). `kind`: the dataclass that has the option."""
     name, _, inner = path.partition(".")
     tree = _named(kind, tree)
     if name not in tree:
@@ -181,7 +181,7 @@ def take(kind: type, tree: Mapping[str, Any], path: str) -> tuple[Any, Tree]:
 
 
 def named_flags(message: str, names: Sequence[str], path: str) -> str:
-    """A component's error message in which the advice `set NAME` becomes the full flag."""
+    """A component's error message, in which the full flag replaces the advice `set NAME`."""
 
     def flag(match: re.Match[str]) -> str:
         name = match[1].replace("-", "_")
@@ -324,7 +324,7 @@ def _plain(value: Any, hint: Any, name: str) -> Any:
         except (ValueError, OverflowError):
             pass
     elif hint is str and isinstance(value, (int, float)) and not isinstance(value, bool):
-        return str(value)  # a recipe's `path: 2024`
+        return str(value)  # YAML reads `path: 2024` as a number
     raise _refused(name, _type_text(hint), value)
 
 
@@ -397,7 +397,7 @@ def options_of(
 
 
 def _choices(hint: Any) -> tuple[str, ...]:
-    """All values of a type, if they are few. For a union: of the first type with few values."""
+    """All values of a type, if the type has few values. For a union: all values of the first type that has few."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Literal:
         return tuple(map(str, arguments))

@@ -1,4 +1,4 @@
-"""The tables of models, samplers and tasks, and the kinds of runs. A user names a component of their own by its import path.
+"""Has the tables of models, samplers and tasks, and the kinds of runs. A user's own component is named by its import path.
 
 `package.module:Name` names a frozen dataclass: its fields are the options, and its method `build` makes the component.
 
@@ -39,7 +39,7 @@ StandardColumn = tuple[str, int, float, float]
 EmbeddedColumn = tuple[str, int, str, int, str]
 GIVEN_HERE: set[str] = set()
 """Import paths of objects that this process received from its user. They need no permission to be imported."""
-OF_EDGES = "edge"  # stands for the type, for the edges of a plain graph or a set
+OF_EDGES = "edge"  # in place of a relation, for the edges of a plain graph or of a set
 
 
 @dataclass(frozen=True)
@@ -58,15 +58,15 @@ class Inputs:
     relations: tuple[tuple[str, str, str], ...] = ()
     """(source type, name, target type) of each relation of a typed graph, in order."""
     edge_dims: tuple[int, ...] = ()
-    """Number of edge features of each relation, 0 for none. Set if the edge features of a typed graph are read; `edge` is then the width of the relational
+    """Number of edge features of each relation, 0 for none. Set only if the edge features of a typed graph are read. `edge` is then the width of the relational
     layers."""
     num_relations: int = 0
     """Number of relations of links in a knowledge graph, including the inverse relations. 0: links have no relations."""
     edge_weight: bool = False
-    """Batches hold edge weights, which count in sums over neighbors."""
+    """Whether batches hold edge weights, which sums over neighbors use."""
     standard: tuple[StandardColumn, ...] = ()
-    """Feature columns that the model standardises. Their means and deviations are stored with the model's weights; if a checkpoint is loaded, its stored
-    numbers count."""
+    """Feature columns that the model standardises. Their means and deviations are stored with the model's weights. If a checkpoint is loaded, the model uses
+    the means and deviations of the checkpoint."""
     standard_names: tuple[str, ...] = ()
     """Names of the first columns in `standard`."""
     embedded: tuple[EmbeddedColumn, ...] = ()
@@ -109,7 +109,7 @@ class Kind:
     """Import path of the class of `--data`, a frozen dataclass."""
     evaluation: str
     """Import path of the class of `--evaluation`. It has `estimate` and `keeps_best` of `graphmill.jobs.config.config.NodeEvaluationOptions`. For kinds
-    other than one graph it also has `batches(options)`, which returns a split's sampler options for those of training."""
+    other than one graph it also has `batches(options)`, which converts the sampler options of training to the sampler options of a split."""
     subject: str
     """Import path of the `graphmill.jobs.subjects.subject.Subject` class that opens the data."""
     models: Mapping[str, Row]
@@ -240,7 +240,7 @@ PLACEHOLDERS = {name: kind.inputs for name, kind in KINDS.items()}
 
 
 def find_kind(name: str) -> Kind:
-    """Our kind of this name, or a user's own kind. Raises ConfigError if the name is neither."""
+    """Graphmill's kind of this name, or a user's own kind. Raises ConfigError if the name is neither."""
     if name in KINDS:
         return KINDS[name]
     own = _load_own("kind", name, KINDS)
@@ -255,7 +255,7 @@ def _load_own(group: str, name: str, known: Iterable[str]) -> Any:
         raise UsageError(
             f"{group}: expected one of {', '.join(known)}, or package.module:Name of your own, got {quoted(name)}; set --{group}"
         )
-    if sys.path[0] not in ("", os.getcwd()):  # as `python -m` does, and Ray for its workers
+    if sys.path[0] not in ("", os.getcwd()):  # `python -m` adds this folder too, and so does Ray for its workers
         sys.path.insert(0, os.getcwd())
     return load(name)
 
@@ -335,7 +335,7 @@ def given_of(kind: type, inputs: Inputs) -> dict[str, Any]:
 
 
 def stored_encoding(options: Any) -> EncodingOptions | None:
-    """The stored positional encoding that a model on one graph's nodes reads from its batches."""
+    """The stored positional encoding that a model on the nodes of one graph reads from its batches."""
     if isinstance(options, TokenGTConfig) and options.identifier == "laplacian":
         return EncodingOptions("laplacian", options.identifier_dim, options.laplacian_ends)
     position = getattr(options, "position", None)
@@ -397,7 +397,7 @@ def saved_by(run: str, advice: str = "start one without --run.resume") -> dict[s
 
 
 def give_model(run: str, model: Any) -> None:
-    """Registers `model` in place of the model object that another process passed to the run. None: does nothing."""
+    """Registers `model` as a replacement for the model object that another process passed to the run. None: does nothing."""
     if model is not None:
         named({"model": model}, saved_by(run))
 

@@ -1,5 +1,5 @@
-"""The output of `--help`. A command with many options prints one line for each common option, and the groups. `--help GROUP`, `--help WORD` and `--help all`
-print the rest."""
+"""Prints the output of `--help`. A command with many options prints one line for each common option, and the groups. `--help GROUP`, `--help WORD` and `--help
+all` print the rest."""
 
 import re
 import textwrap
@@ -12,7 +12,7 @@ from graphmill.core.public_names import nearest
 
 MOST = 25
 _MOST_LINES = 60  # longer help is shortened
-# Common options of a training. Each command and kind has a part of them.
+# The common options of a training. Each command and kind of run has some of these options.
 USUAL = (
     *("plan", "quiet", "data.path", "data.nodes", "data.molecules"),
     *("model", "model.width", "model.num_layers", "model.dropout"),
@@ -28,7 +28,7 @@ _WIDTH, _COLUMN = 118, 34
 class Option:
     """An option as `--help` and completion show it, or the heading of a group of options."""
 
-    flag: str  # no dashes; capitals: a positional word; equal to `group`: a heading
+    flag: str  # name without dashes. In capitals: a positional word. Equal to `group`: a heading
     metavar: str | None  # None: a heading without a value
     text: str
     default: str | None = None

@@ -20,8 +20,8 @@ _NAMED = 3  # number of columns that the output names
 def with_standard_columns(
     inputs: Inputs, rows: Iterable[Manifest | GraphSetManifest], options: NodeDataOptions | GraphSetOptions
 ) -> Inputs:
-    """The inputs with the columns to standardise, of a graph (all types and relations) or of a set: columns of the nodes and, if the run reads edge
-    features, of the edges. Raises ConfigError if the user asks to standardise and a manifest has no statistics of the columns."""
+    """The inputs, with the columns to standardise. These are columns of nodes and, if the run reads edge features, of edges; of a set, or of a graph with all
+    its types and relations. Raises ConfigError if the user asks to standardise and a manifest has no statistics of the columns."""
     embedded = {own[:2] for own in inputs.embedded}
     chosen: list[StandardColumn] = []
     names: list[str] = []

@@ -14,8 +14,8 @@ from graphmill.storage.format.source import FeatureColumn, SourceInfo
 
 
 def embedded_columns(of: str, columns: Iterable[FeatureColumn]) -> tuple[EmbeddedColumn, ...]:
-    """The embedded columns of a node type, or of a plain graph (empty type). A model has a trained vector for each category of a column, and one for all
-    other values."""
+    """The embedded columns of a node type, or of a plain graph (empty type). For each such column, a model has a trained vector for each category and one more
+    vector for all other values."""
     columns = list(columns)
     return tuple(
         (of, sum(before.width for before in columns[:index]), own.name, len(own.values) + 1, _digest(own.values))
@@ -90,7 +90,7 @@ def choose_weights(config: RunConfig, weights: EdgeWeights | None, *, is_typed: 
 
 
 def _why_not(config: RunConfig, weights: EdgeWeights, is_typed: bool) -> str | None:
-    """The reason why the weights cannot be read, neither by the model nor by the sampler (PPR and Node2Subgraph can read weights)."""
+    """The reason why neither the model nor the sampler can read the weights (the samplers PPR and Node2Subgraph can)."""
     model, sampler = config.model, config.sampler
     reads = getattr(model.options, "reads_weights", model.is_foreign and config.data.edge_weight == "yes")
     if not (reads or (is_typed and config.relational.num_layers > 0) or hasattr(sampler.options, "by_weight")):
@@ -123,7 +123,7 @@ def unread_columns(manifest: Manifest, read: Collection[str] = (), *, splits: bo
 
 
 def unread(manifest: Manifest, config: RunConfig, inputs: Inputs) -> str:
-    """One line about the stored columns, of all parts of the graph, that this run does not read. Empty: the run reads all of them."""
+    """One line about the stored columns that this run does not read, in all parts of the graph. Empty: the run reads all stored columns."""
     sampler = config.sampler.options
     scheme = getattr(sampler, "scheme", "uniform")
     uses = {

@@ -1,4 +1,4 @@
-"""Opens the stored graph for `--data`: a prepared graph, an OGB set or the synthetic default. An OGB set and the default are prepared once."""
+"""Opens the stored graph for `--data`: a prepared graph, an OGB set or the synthetic default. An OGB set and the default are prepared by the first run only."""
 
 import contextlib
 from collections.abc import Iterator
@@ -37,14 +37,14 @@ def prepare_graph(options: NodeDataOptions, *, kind: Any = PLAIN_OR_TYPED) -> An
     if graph is not None:
         return graph
     name, target = _place(options)
-    undirected = None  # as the source names it
+    undirected = None  # None: the source decides
     if options.path is None:
         source: GraphSource = _synthetic(options)
     else:
         from graphmill.storage.importers.public.ogb_links import ogb_link_graph
         from graphmill.storage.importers.public.ogb_nodes import is_directed, ogb_graph
 
-        # The literature uses citations undirected; products stores both directions.
+        # The literature uses citation graphs as undirected graphs. ogbn-products already stores both directions of each edge.
         undirected = (not options.directed and is_directed(options.path)) or None
         read = ogb_link_graph if options.path.startswith("ogbl-") else ogb_graph
         source = read(options.path, Path(options.folder) / "ogb")
@@ -99,7 +99,7 @@ def find_graph(options: NodeDataOptions, *, kind: Any = PLAIN_OR_TYPED) -> Store
 
 
 def not_there_yet(options: NodeDataOptions) -> tuple[SourceInfo, dict[str, int]] | None:
-    """(source, sizes of splits) of the embedded graph that is not made yet. None for any other graph."""
+    """(source, sizes of splits) if the embedded graph is not made yet. None for any other graph."""
     if options.path is not None:
         return None
     source = _synthetic(options)

@@ -1,5 +1,5 @@
-"""Opens the stored molecules for `--data`: a prepared set, a table of SMILES or the embedded molecules. A table and the embedded molecules are prepared
-once."""
+"""Opens the stored molecules for `--data`: a prepared set, a table of SMILES or the embedded molecules. A table and the embedded molecules are prepared by the
+first run only."""
 
 from pathlib import Path
 

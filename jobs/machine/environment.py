@@ -1,4 +1,5 @@
-"""Records the origin of a run: its command and commit, versions of the packages that influence its numbers, the driver's machine, its Ray cluster."""
+"""Records the origin of a run: its command and commit, the versions of the packages that influence its numbers, the machine of the driver, and the Ray
+cluster."""
 
 import os
 import platform
@@ -65,7 +66,7 @@ def _commit(checkout: Path) -> str | None:
 
 
 def installed_packages() -> dict[str, str]:
-    """The versions of those packages that are installed."""
+    """Versions of the recorded packages, without packages that are not installed."""
     versions = {}
     for name in _PACKAGES:
         with suppress(PackageNotFoundError):

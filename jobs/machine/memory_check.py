@@ -1,4 +1,4 @@
-"""Memory: the size of this process, the free memory of the machine, and a check before the start whether a run fits."""
+"""Measures the memory of this process and the free memory of the machine, and checks before the start whether a run fits."""
 
 import ctypes
 from collections.abc import Callable

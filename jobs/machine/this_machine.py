@@ -30,7 +30,7 @@ def known_resources(asked: WorkerOptions, session: SessionOptions) -> Resources 
 
 
 def known_workers(asked: WorkerOptions, session: SessionOptions, data_bytes: int) -> WorkerOptions:
-    """The workers, resolved for this machine. If a cluster will be joined, the workers as requested.
+    """The workers, resolved for this machine. If the run will join a cluster, the workers stay as requested.
 
     Prints how the workers differ from the request. Raises ConfigError if this machine has too few resources for the request.
     """

@@ -1,1 +1,1 @@
-"""Has the papers' experiments that are not a training run. Imports: jobs.bench and below."""
+"""Experiments of the papers that are not training runs. Imports: jobs.bench and below."""

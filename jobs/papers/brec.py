@@ -5,11 +5,10 @@
     python -m graphmill.jobs.papers.brec --data ../shared/data/brec --model ppgt --device cuda
     python -m graphmill.jobs.papers.brec --data ../shared/data/brec --model ppgt --bound                an upper bound for any training, a minute
 
-Each pair is tested like in the published test program. A new model gets 32 relabelled copies of both graphs, and is trained so that
-the cosine similarity of a copy's two 16-dimensional outputs decreases (cosine embedding loss, margin 0). Then Hotelling's
-T² = meanᵀ cov⁻¹ mean of the 32 differences is computed for the pair. As a check of reliability it is also computed for 32 pairs of copies of
-one graph. The model distinguishes the pair if the pair's T² exceeds 72.34 and differs from the check's T². The pair counts if the check's T² is
-below 72.34.
+Each pair is tested like in the published test program. A new model gets 32 relabelled copies of both graphs, and is trained so that the cosine similarity of a
+copy's two 16-dimensional outputs decreases (cosine embedding loss, margin 0). Then Hotelling's T² = meanᵀ cov⁻¹ mean of the 32 differences is computed for the
+pair. As a check of reliability, T² is also computed for 32 pairs of copies of one graph. The model distinguishes the pair if the pair's T² exceeds 72.34 and
+differs from the check's T². The pair counts if the check's T² is below 72.34.
 
 You should see a line per pair and a table by category; GRIT's published result is 60 basic, 50 of 140 regular (regular, str, 4vtx, dr),
 100 extension and 8 CFI pairs, with more epochs than the default here. Results are written to `<model>.jsonl` under --out. The job may be stopped
@@ -50,12 +49,12 @@ if TYPE_CHECKING:
     from graphmill.models.primitives.graphs import Graphs
 
 CATEGORIES = {"basic": 60, "regular": 50, "str": 50, "extension": 100, "cfi": 100, "4vtx": 20, "dr": 20}
-# Models that compute no more than colour refinement over walks. The value is the longest walk of the recipe.
+# Models that distinguish no more graphs than colour refinement over walks. The value is the length of the longest walk in the recipe.
 WALK_STEPS = {"grit": 31, "ppgt": 32}
 COPIES = 32
 WITHOUT_FEATURES = Inputs(out_dim=16)
 THRESHOLD = 72.34
-# Two T² that differ by less are equal: the model then separates the pair no better than copies of one graph.
+# Two values of T² that differ by less count as equal: the model then separates the pair no better than copies of one graph.
 SAME_T2 = 1e-6
 
 
@@ -66,7 +65,7 @@ class BrecConfig:
     data: Path
     """The folder of BREC's graph6 files (basic.npy, cfi.npy …)."""
     model: Literal["grit", "ppgt", "primphormer"] = "grit"
-    """Model to train, by its recipe brec.yaml."""
+    """Model to train. Its recipe is brec.yaml."""
     pairs: tuple[str, ...] = tuple(CATEGORIES)
     """Categories, or parts of categories: `basic:0-9`, `cfi:3`."""
     epochs: Size = 20
@@ -74,7 +73,8 @@ class BrecConfig:
     loss_threshold: float = 0.1
     """Loss below which training stops."""
     training: Literal["brec", "ppgt"] = "brec"
-    """brec: like BREC's program: Adam, with a lower rate when the loss stops falling. ppgt: like PPGT's code: AdamW, ten epochs of warm-up from 1e-7, then a cosine to 7e-5 at the last epoch (200 there), gradients of norm at most 1."""
+    """Training schedule. brec: as in BREC's program, Adam, with a lower rate when the loss stops falling. ppgt: as in PPGT's code, AdamW with ten epochs of
+    warm-up from 1e-7, then a cosine to 7e-5 at the last epoch (epoch 200 in PPGT's code); the norm of gradients is at most 1."""
     lr: float = 1e-3
     """Adam's step size."""
     weight_decay: float = 1e-5
@@ -82,13 +82,13 @@ class BrecConfig:
     batch_size: int = 16
     """Graphs per step. It must be even, because the two graphs of a pair are in one step."""
     width: int | None = None
-    """Width of the model; none: the recipe's."""
+    """Width of the model; none: as in the recipe."""
     num_layers: int | None = None
-    """Number of layers; none: the recipe's."""
+    """Number of layers; none: as in the recipe."""
     spe_scales: int | None = None
-    """ppgt's S; none: the recipe's 15."""
+    """S of ppgt; none: 15, as in the recipe."""
     position: Literal["laplacian", "stable_expressive"] | None = None
-    """primphormer's position encoding; none: the recipe's laplacian."""
+    """Position encoding of primphormer; none: laplacian, as in the recipe."""
     precision: Literal["float32", "float64"] = "float32"
     """Type of weights, walks and outputs. BREC's program uses float32, but its rounding can hide the difference of two graphs (five CFI pairs with ppgt)."""
     seed: int = 2022
@@ -98,7 +98,7 @@ class BrecConfig:
     out: Path = Path("runs/brec")
     """Folder of the results."""
     bound: bool = False
-    """Train nothing; list the pairs that the model can distinguish by its walks with any weights (grit, ppgt)."""
+    """Train nothing; list the pairs that the model can distinguish by its walks with suitable weights (grit, ppgt)."""
 
     def __post_init__(self) -> None:
         check_fields(self, batch_size=2)
@@ -319,12 +319,12 @@ def differences(model: "nn.Module", batches: "list[Graphs]") -> "Tensor":
 def settings(config: BrecConfig) -> dict[str, Any]:
     """Returns the options that must be equal for results to be comparable."""
     fields = asdict(config)
-    # Results from before these options existed stay comparable.
+    # Results that were written before these options existed stay comparable.
     for name, default in (("spe_scales", None), ("position", None), ("training", "brec"), ("precision", "float32")):
         if fields[name] == default:
             del fields[name]
     if config.model == "ppgt":
-        fields["head"] = "constant"  # older results used another head
+        fields["head"] = "constant"  # results of older versions used another head
     return {name: value for name, value in fields.items() if name not in ("data", "out", "pairs", "device", "bound")}
 
 
@@ -333,8 +333,8 @@ def results_file(config: BrecConfig) -> Path:
 
 
 def _strangers(filesystem: "fsspec.AbstractFileSystem", path: str) -> list[str]:
-    """Returns the names of files in the folder that are no results. Result files are `geco.jsonl`, if its first line has settings and a result, and
-    `geco.md`."""
+    """Returns the names of the files in the folder that are not results. Results are `geco.md`, and `geco.jsonl` if its first line has settings and a
+    result."""
     from graphmill.storage.filesystem.outputs import names_there
 
     def is_ours(stem: str) -> bool:

@@ -1,6 +1,6 @@
 """Tests whether one attention layer over node and edge tokens can express a 2-IGN layer: TokenGT's first experiment (table 1).
 
-    python -m graphmill.jobs.papers.equivariant_basis                                  all eight rows on sparse input, two to six minutes each on one core
+    python -m graphmill.jobs.papers.equivariant_basis                                  all ten rows on sparse input, two to six minutes each on one core
     python -m graphmill.jobs.papers.equivariant_basis --rows orf+type lap+type         some rows
     python -m graphmill.jobs.papers.equivariant_basis --input dense                    all n² pairs as tokens
     python -m graphmill.jobs.papers.equivariant_basis --scale paper --device cuda      the paper's sizes
@@ -9,7 +9,7 @@ Linear equivariant maps of n × n matrices have 15 basis tensors, one per partit
 entry (arXiv:1812.09902). Fifteen heads of one attention layer each learn one row-normalised tensor, on Barabási–Albert graphs of 10
 to 20 nodes. The target of a row without any entry is [null]. The loss is the sum of squared errors of one head on one graph.
 
-You should see a table of eight rows, in the paper's order, with the published numbers. Without node identifiers no head that
+You should see a table of ten rows, in the paper's order, with the published numbers. Without node identifiers no head that
 compares nodes can be right; with orthogonal identifiers and types the loss is near 0. results.md and
 results.json are written to a folder of --out; the folder has the name of the input.
 """
@@ -54,14 +54,27 @@ class Row(NamedTuple):
 ROWS = {
     "none": Row("none", 1, False, (47.95, 53.93), (29.88, 34.70)),
     "type": Row("none", 1, True, (32.38, 40.06), (15.92, 20.39)),
+    "random-first-order+type": Row("random_first_order", 24, True, (32.19, 32.49), (15.87, 16.56)),
     "first-order+type": Row("orf_first_order", 24, True, (32.35, 39.87), (15.87, 16.56)),
+    "random": Row("random", 24, False, (5.909, 5.548), (8.152, 8.270)),
     "orf": Row("orf", 24, False, (5.472, 5.143), (7.167, 7.190)),
     "lap": Row("laplacian", 20, False, (1.899, 1.702), (0.288, 0.064)),
     "random+type": Row("random", 24, True, (0.375, 0.234), (0.990, 0.875)),
     "orf+type": Row("orf", 24, True, (0.080, 0.009), (0.129, 0.011)),
     "lap+type": Row("laplacian", 20, True, (0.053, 0.005), (0.101, 0.019)),
 }
-RowName = Literal["none", "type", "first-order+type", "orf", "lap", "random+type", "orf+type", "lap+type"]
+RowName = Literal[
+    "none",
+    "type",
+    "random-first-order+type",
+    "first-order+type",
+    "random",
+    "orf",
+    "lap",
+    "random+type",
+    "orf+type",
+    "lap+type",
+]
 
 
 @dataclass(frozen=True)
@@ -93,9 +106,9 @@ class BasisConfig:
     rows: tuple[RowName, ...] = get_args(RowName)
     """Rows of the table."""
     input: Literal["sparse", "dense"] = "sparse"
-    """sparse: tokens of nodes and edges; dense: tokens of all n² pairs (with half the batch size in the paper)."""
+    """Tokens of a graph. sparse: nodes and edges; dense: all n² pairs (with half the batch size in the paper)."""
     scale: Literal["paper", "reduced", "smoke"] = "reduced"
-    """paper: the paper's sizes; reduced: minutes on one core; smoke: seconds."""
+    """Sizes of the model and the data. paper: as in the paper; reduced: takes minutes on one core; smoke: takes seconds."""
     steps: Count | None = None
     """Training steps; default: the scale's."""
     seed: int = 0
@@ -113,7 +126,7 @@ class BasisConfig:
 def barabasi_albert(num_nodes: int, attach: int, rng: np.random.Generator) -> list[tuple[int, int]]:
     """Returns undirected edges: each new node gets edges to `attach` older nodes, which are drawn in proportion to their degrees."""
     edges: list[tuple[int, int]] = []
-    ends = list(range(attach))  # each node once per edge; the first nodes once
+    ends = list(range(attach))  # lists each node once for each of its edges; the first nodes start with one entry
     for new in range(attach, num_nodes):
         chosen: set[int] = set()
         while len(chosen) < attach:
@@ -163,7 +176,7 @@ def pack(samples: "list[Sample]", device: str) -> "Graphs":
 
 
 def partition_of(query_u: "Tensor", query_v: "Tensor", key_u: "Tensor", key_v: "Tensor") -> "Tensor":
-    """Returns int64 in [0, 15): the partition of the four indices by equality, as the rank of the restricted growth string; broadcasts."""
+    """Returns int64 in [0, 15): the partition of the four indices by equality, as the rank of the restricted growth string. The arguments are broadcast."""
     import torch
 
     r2 = (query_u != query_v).long()

@@ -8,12 +8,11 @@ One layer with one head reads positions and no features. For each graph a new la
 the mean absolute error. GRIT uses its conditional scores over random walks. Graphormer uses dot products of degree embeddings and a bias for each
 length of a shortest path. Uniform gives every node the same weight and needs no training.
 
-You should see an error of 0 with GRIT for every k, and a much larger error with uniform. Graphormer's error is 0 for k = 1, because the distance alone
-decides there, and grows with k. It is lower than in the paper, which has another baseline. The paper's errors for k = 1, 2, 3, on 20 graphs of ZINC
-with 2,000 epochs each, are: GRIT .001, .001, .007; Graphormer .043, .034, .025; mean pooling .083, .080, .069; SAN, which this job does not have, .044,
-.042, .029. results.md and results.json are written to --out.
-The paper does not specify the following. Here widths are 64, Adam starts at 1e-3 with a cosine to 0, and a row without neighbors k steps away does
-not count.
+You should see an error of 0 with GRIT for every k, and a much larger error with uniform. Graphormer's error is 0 for k = 1, because the distance alone decides
+in this case. The error grows with k. It is lower than in the paper, which has another baseline. The paper's errors for k = 1, 2, 3, on 20 graphs of ZINC with
+2,000 epochs each, are: GRIT .001, .001, .007; Graphormer .043, .034, .025; mean pooling .083, .080, .069; SAN, which this job does not have, .044, .042, .029.
+results.md and results.json are written to --out. The paper does not specify the following. Here widths are 64, Adam starts at 1e-3 with a cosine to 0, and a
+row without neighbors k steps away does not count.
 """
 
 import statistics
@@ -95,7 +94,7 @@ def read_graphs(data: str | None, count: int) -> "list[Graphs]":
 
 
 def hop_targets(graphs: "Graphs", hops: int) -> "Tensor":
-    """Returns (Aᵏ > 0) of one graph, each row divided by the row's sum; a row of zeros stays."""
+    """Returns the matrix (Aᵏ > 0) of one graph, each row divided by its sum; a row of zeros stays unchanged."""
     import torch
 
     adjacency_NN = graphs.padding.adjacency(torch.float32)[0]

@@ -32,7 +32,7 @@ _GRADIENT_BYTES = 4
 
 @dataclass(frozen=True)
 class Degrees:
-    """The degrees of a graph: `count[i]` nodes have degree `degree[i]`. A node with degree d is drawn with a probability in proportion to d."""
+    """The degrees of a graph: `count[i]` nodes have degree `degree[i]`. A draw takes a node with a probability in proportion to its degree."""
 
     degree: np.ndarray  # float64 [b]
     count: np.ndarray  # float64 [b]
@@ -47,7 +47,8 @@ class Degrees:
 
     @staticmethod
     def power_law(num_nodes: float, num_edges: float, bins: int = 64) -> "Degrees":
-        """Degrees with density d^-3 above half their mean, like the tail of `graphmill.storage.synthetic.products_like`. All bins have equally many nodes."""
+        """Degrees with density d^-3 above half their mean, like the tail of `graphmill.storage.synthetic.products_like`. All bins have the same number of
+        nodes."""
         mean = num_edges / num_nodes
         edge = np.linspace(0.0, 1.0, bins + 1)
         # d = mean / 2 · u^(-1/2) for uniform u. The integral of d over a bin is mean · (u_1^(1/2) - u_0^(1/2)).
@@ -65,11 +66,11 @@ class Degrees:
 
 @dataclass(frozen=True)
 class BatchShape:
-    """Counts of a batch, hop by hop: either the counts of a real batch or expected counts."""
+    """Counts of a batch for each hop: counts of a real batch, or expected counts."""
 
-    asked: tuple[float, ...]  # nodes for which neighbors are drawn
-    drawn: tuple[float, ...]  # neighbors drawn
-    nodes: float  # distinct nodes of the batch
+    asked: tuple[float, ...]  # number of nodes for which neighbors are drawn
+    drawn: tuple[float, ...]  # number of drawn neighbors
+    nodes: float  # number of distinct nodes in the batch
 
     @property
     def edges(self) -> float:
@@ -79,8 +80,8 @@ class BatchShape:
 def expected_batch(degrees: Degrees, roots: float, fanouts: Sequence[int]) -> tuple[BatchShape, np.ndarray]:
     """The expected batch around uniformly drawn roots, and the expected share of each bin's nodes that the batch holds.
 
-    Mean field: a drawn edge ends in a node with a probability in proportion to the node's degree, independent of the drawing node. If the batch holds a
-    share s of a bin with degree d, the batch holds 1 - (1 - s) exp(-e d / E) of the bin after e more draws.
+    Mean-field assumption: a drawn edge ends in a node with a probability in proportion to the node's degree, whatever node it was drawn for. If the batch holds
+    a share s of a bin with degree d, the batch holds 1 - (1 - s) exp(-e d / E) of the bin after e more draws.
     """
     if not 0 < roots <= degrees.num_nodes:
         raise ConfigError(f"roots: expected 1 to the graph's {degrees.num_nodes:,.0f} nodes, got {roots}")
@@ -101,10 +102,10 @@ def expected_batch(degrees: Degrees, roots: float, fanouts: Sequence[int]) -> tu
 class Widths:
     """Bytes of the entries of a message. Integers travel in the narrowest type that holds them (`graphmill.samplers.access.narrow_ints`)."""
 
-    feature: int  # the row of features of a node, as stored
+    feature: int  # the features of a node, as stored
     index: int = 4  # the id of a node, stored or permanent
     label: int = 1
-    count: int = 1  # a list's length
+    count: int = 1  # the length of a list
 
     @property
     def row(self) -> int:
@@ -166,9 +167,10 @@ def remote_traffic(traffic: Traffic, near_share: float, near_owners: float, owne
     return Traffic(traffic.sent * share, traffic.received * share, requests, traffic.rounds if requests else 0)
 
 
-DRAWN_BYTES = 12  # per node of a batch that is drawn ahead: its id, and its share of counts, sources and the plan
+# Bytes for each node of a batch that is drawn ahead: the node's id, and its share of counts, sources and the plan.
+DRAWN_BYTES = 12
 JOINED = 16  # number of batches whose draws share requests (`graphmill.samplers.loading.scheduled_rows`)
-_EARLY = 1 / 16  # share of the room that is for rows fetched early, with an earlier batch
+_EARLY = 1 / 16  # share of the room for rows that arrive early, together with the rows of an earlier batch
 
 
 def planned_share(
@@ -176,8 +178,8 @@ def planned_share(
 ) -> float:
     """Expected share of a batch's rows that must be fetched, if rows are kept by plan (`graphmill.samplers.loading.row_schedule`).
 
-    `rows`: number of rows that fit. `known`: number of batches drawn ahead. `batches`: number of batches of the run. A batch holds each of `count` nodes with
-    the probability p in `share`, independently of other batches. The gaps between two uses of a node are therefore geometric.
+    `rows`: number of rows that the room holds. `known`: number of batches drawn ahead. `batches`: number of batches of the run. A batch holds each of `count`
+    nodes with the probability p in `share`, independently of other batches. The gaps between two uses of a node are therefore geometric.
 
     To keep the rows that are needed soonest, the plan keeps a row over all gaps of at most g batches, and over a part of the gaps of g + 1 batches. A row is
     then kept after a share 1 - (1 - p)^g (1 + p g) of all batches; g is the largest value that fits the room. A row is fetched for its first use and after
@@ -207,7 +209,7 @@ def planned_share(
 
 
 def early_batches(rows: float, fetched: float) -> int:
-    """Number of later batches whose rows arrive with the rows of one batch. Each batch fetches `fetched` rows; `rows` rows fit."""
+    """Number of later batches whose rows arrive together with the rows of one batch. A batch fetches `fetched` rows; the room holds `rows` rows."""
     return min(int(_EARLY * rows / max(fetched, 1e-9)), JOINED)
 
 
@@ -230,7 +232,8 @@ def all_reduce_bytes(num_parameters: float, workers: int) -> float:
 
 
 def random_halo(degrees: Degrees, workers: int) -> float:
-    """Number of rows that a worker of a graph-parallel run needs from other workers: rows of nodes with a neighbor here, if nodes are spread at random."""
+    """Number of rows that a worker of a graph-parallel run needs from other workers: the rows of all remote nodes that have a neighbor on this worker. Nodes
+    are spread over the workers at random."""
     needed = 1 - (1 - 1 / workers) ** degrees.degree
     return float((degrees.count * needed).sum()) * (1 - 1 / workers)
 
@@ -245,11 +248,11 @@ class Rates:
 
     train_step_s: float = 0.0  # forward, backward and optimizer: constant part per step
     train_node_s: float = 200e-6  # forward, backward and optimizer: per node of the batch, with the node's edges
-    load_step_s: float = 0.0  # other threads of the worker: constant part per step
+    load_step_s: float = 0.0  # work of the worker's other threads: constant part per step
     load_node_s: float = 0.33e-6  # sampling and collating
     load_request_s: float = 0.21e-3  # a request and its reply
     load_byte_s: float = 0.57e-9
-    serve_request_s: float = 0.0  # work of the owner, if the rates above do not include it
+    serve_request_s: float = 0.0  # work of a partition's owner, if the rates above do not include it
     serve_byte_s: float = 0.0
 
 
@@ -259,7 +262,7 @@ class Link:
 
     gigabits: float
     latency_s: float = 100e-6  # time of one round of requests, or of one hop in a ring; 50 µs in each direction
-    share: float = 0.8  # share of the nominal rate that is reached
+    share: float = 0.8  # share of its nominal rate that the link reaches
 
     @property
     def bytes_per_s(self) -> float:
@@ -268,10 +271,10 @@ class Link:
 
 @dataclass(frozen=True)
 class StepCost:
-    """Seconds of a step of one worker, by part."""
+    """Seconds of a step of one worker, for each part of the step."""
 
     train_s: float
-    load_s: float  # the loader's thread, including its waits for the network
+    load_s: float  # seconds of the loader's thread, including its waits for the network
     reduce_s: float
     link_s: float  # time in which the host's link is busy
     cpu_s: float  # CPU time of all processes that work for this worker, including servers
@@ -327,13 +330,13 @@ def load_cpu_s(shape: BatchShape, remote: Traffic, rates: Rates) -> float:
 
 @dataclass(frozen=True)
 class Check:
-    """One measured point, per batch: each pair is (value of the model, measured value)."""
+    """Compares one measured point with the model. Values are per batch; each pair is (value of the model, measured value)."""
 
     name: str
     nodes: tuple[float, float]
     remote_bytes: tuple[float, float]
     requests: tuple[float, float]
-    cpu_s: tuple[float, float]  # of a worker
+    cpu_s: tuple[float, float]  # CPU seconds of a worker
     step_s: tuple[float, float]
     fitted: bool  # whether the rates were fitted to this point
 
@@ -365,7 +368,8 @@ def point_batch(point: Point) -> tuple[BatchShape, Traffic]:
     else:
         raise ConfigError(f"sampler: expected neighbor or random-partition, got {s['sampler']}")
     near = s["partitions"] if s["local_reads"] else 0  # the processes of one machine map all partitions
-    return shape, remote_traffic(traffic, near / s["partitions"], near, s["partitions"])
+    remote = remote_traffic(traffic, near / s["partitions"], near, s["partitions"])
+    return shape, replace(remote, requests=remote.requests / s["partitions"])  # the machine's server has all partitions
 
 
 def fit_rates(points: Sequence[Point]) -> Rates:
@@ -451,7 +455,7 @@ class Workload:
 
     @property
     def stored_bytes(self) -> float:
-        """Bytes of topology, rows and ids on disk (and in memory if all of them are mapped)."""
+        """Bytes of topology, rows and ids on disk. If all of them are mapped, they need the same number of bytes in memory."""
         return 8 * self.num_nodes + self.widths.index * self.num_edges + self.widths.row * self.num_nodes
 
 

@@ -12,17 +12,21 @@ import time
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from graphmill.core.errors import GraphmillError
 from graphmill.core.parallel_map import num_cores
 from graphmill.jobs.machine.memory_check import available_bytes
+
+if TYPE_CHECKING:
+    from graphmill.storage.graph import StoredGraph
 
 Verdict = Literal["ok", "warn", "fail"]
 
 _LEAST_OPEN_FILES = 4096  # a local Ray with a few workers opens about a thousand files
 _LEAST_DISK_BYTES = 2**30
 _LEAST_MEMORY_BYTES = 2 * 2**30
+_LEAST_HUGE_BYTES = 64 * 2**20  # smaller graphs lie in caches
 _CLOCK_S = 2.0
 _SHARED_MEMORY = Path("/dev/shm")
 _CPU_LIMIT = Path("/sys/fs/cgroup/cpu.max")
@@ -39,7 +43,7 @@ class Finding(NamedTuple):
 
 
 def _warned(name: str, problem: str | None, fine: str) -> Finding:
-    """A finding: a warning if there is a problem, otherwise the message `fine`."""
+    """Returns a finding: a warning with the problem if there is one, otherwise the message `fine`."""
     return Finding(name, "ok", fine) if problem is None else Finding(name, "warn", problem)
 
 
@@ -122,7 +126,7 @@ def check_folder(name: str, folder: Path) -> Iterator[Finding]:
             os.replace(first, second)
             seconds = time.perf_counter() - began
             modified, latest = second.stat().st_mtime, time.time()
-            skew = modified - min(max(modified, earliest), latest)  # 0 if it lies in between
+            skew = modified - min(max(modified, earliest), latest)  # 0 if `modified` lies between the two
     except OSError as error:
         yield Finding(name, "fail", f"cannot write in {existing} ({error.strerror}); choose another folder")
         return
@@ -229,7 +233,7 @@ def check_graph(url: str, quick: bool) -> Iterator[Finding]:
     from graphmill.jobs.tasks.graph_task import set_lacks
     from graphmill.jobs.tasks.node_task import graph_lacks
     from graphmill.storage.format.graph_set_manifest import GraphSetManifest
-    from graphmill.storage.graph import open_graph
+    from graphmill.storage.graph import StoredGraph, open_graph
     from graphmill.storage.graph_sets.graph_set import StoredGraphs
 
     try:
@@ -251,12 +255,61 @@ def check_graph(url: str, quick: bool) -> Iterator[Finding]:
         yield Finding("graph", "fail", str(error))
         return
     yield Finding("graph", "ok", f"{url}: {described}")
+    if not quick and isinstance(stored, StoredGraph):
+        yield from check_huge_pages(stored)
     if isinstance(stored, StoredGraphs):
         lacks = set_lacks(stored)
     else:
         lacks = [each for row in stored.manifest.node_types.values() for each in graph_lacks(row, 0)]
     if lacks:
         yield Finding("splits", "warn", f"{url} lacks: {'; '.join(lacks)}")
+
+
+def make_loops() -> Iterator[Finding]:
+    """Compiles the loops that runs on graphs of usual types call: ingests small graphs, plain and typed, samples them by every sampler, and answers every usual
+    request of a partition server. A later process on this machine, or a container of this image, loads the loops."""
+    from graphmill.core.compile_cache import kept_loops
+    from graphmill.samplers.access.partition_owner import open_parts
+    from graphmill.samplers.access.typed_router import whole_router
+    from graphmill.samplers.access.warm_up import warm_up
+    from graphmill.samplers.methods.registry import SAMPLERS, build_sampler, load
+    from graphmill.storage.format.source import GraphSource, TypedSource
+    from graphmill.storage.graph import StoredGraph, TypedGraph, open_graph
+    from graphmill.storage.ingestion.ingest import IngestOptions, ingest
+    from graphmill.storage.synthetic.mag_like import SyntheticMagOptions, synthetic_mag
+    from graphmill.storage.synthetic.products_like import SyntheticGraph, SyntheticOptions
+
+    began, before = time.perf_counter(), kept_loops()
+    if before is None:
+        yield Finding("loops", "fail", "no folder can keep compiled loops; set NUMBA_CACHE_DIR to a private folder")
+        return
+    sources: dict[str, GraphSource | TypedSource] = {
+        "plain": SyntheticGraph(SyntheticOptions(num_nodes=500)),
+        "typed": synthetic_mag(SyntheticMagOptions(scale=0.0005, num_classes=8)),
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        for name, source in sources.items():
+            ingest(source, f"{folder}/{name}", IngestOptions(num_partitions=2))
+            graph = open_graph(f"{folder}/{name}", kind=(StoredGraph, TypedGraph))
+            warm_up(open_parts(graph, [0]), graph, 0)
+            router = whole_router(graph)
+            for sampler, (options, _) in SAMPLERS.items():
+                if sampler.startswith("typed-") == (name == "typed"):
+                    build_sampler(load(options)(), router, 1).sample(0, 0)
+    made = kept_loops() or before
+    seconds = time.perf_counter() - began
+    yield Finding("loops", "ok", f"{len(made - before)} compiled in {seconds:.0f} s, {len(made & before)} were there")
+
+
+def check_huge_pages(graph: "StoredGraph") -> Iterator[Finding]:
+    """Reports which share of a partition's mapped files lies on pages of 2 MiB."""
+    from graphmill.storage.filesystem.mapped_files import huge_bytes
+
+    partition = graph.partition(0)  # reads its topology and its columns of nodes
+    huge, resident = huge_bytes()
+    if resident >= _LEAST_HUGE_BYTES:
+        share = f"{100 * huge / resident:.0f} % of the {_gib(resident)} that are mapped for partition {partition.index}"
+        yield Finding("huge pages", "ok", f"{share}; random reads are faster from them (docs/performance/sampling.md)")
 
 
 def _gib(num_bytes: float) -> str:

@@ -1,4 +1,5 @@
-"""Estimates which rows of other hosts a host's workers need, and how often. The estimate comes from a few drawn batches and serves any number of workers.
+"""Estimates which rows of other hosts the workers of a host need, and how often. The estimate comes from a few drawn batches and holds for any number of
+workers.
 
 For a sample of the nodes, counts the batches that hold each node, separately for each position in a step. The counts give the probability that a batch holds
 a node, for any order of roots. The first batches choose the rows that the workers of a host share (`graphmill.cluster.serving.shared_rows`). The other
@@ -17,18 +18,20 @@ from graphmill.samplers.vocabulary.rank_shares import own_positions
 if TYPE_CHECKING:
     from graphmill.storage.graph import StoredGraph
 
-_FIRST, _OTHERS = 16, 128  # limits for one position: batches that choose shared rows, other batches
-_MOST_PLACES, _SHUFFLED_PLACES = 16, 4  # most positions whose batches are drawn: roots in groups, shuffled roots
+_FIRST, _OTHERS = 16, 128  # maximum numbers for one position: batches that choose shared rows, other batches
+# Maximum number of positions whose batches are drawn: for roots in groups, for shuffled roots.
+_MOST_PLACES, _SHUFFLED_PLACES = 16, 4
 _MOST_NODES = 1 << 17  # nodes of the sample
 _GRID, _STEPS = 60, 200
 
 
 @dataclass(frozen=True)
 class Needs:
-    """Counts over the drawn batches of a few positions in a step ("places"). A place stands for nearby positions; with shuffled roots, for all positions."""
+    """Counts over the drawn batches. Batches are drawn for a few positions in a step, the "places". A place stands for nearby positions or, with shuffled
+    roots, for all positions."""
 
-    hits: np.ndarray  # uint8 [2, places, nodes]: how many first batches, and how many other batches, hold a node
-    rounds: tuple[int, int]  # batches drawn for each place: first batches, other batches
+    hits: np.ndarray  # uint8 [2, places, nodes]: numbers of first batches and of other batches that hold a node
+    rounds: tuple[int, int]  # number of batches drawn for each place: (first batches, other batches)
     partition: np.ndarray  # int64 [nodes], ascending: the partition of each node
     scale: float  # ratio: nodes of the graph / nodes of the sample
     drawing: np.ndarray  # float64 [places, partitions, 3]: requests of a batch's draws, bytes sent, received
@@ -54,10 +57,10 @@ class HostNeeds:
     """The rows of other hosts that the batches of a host's workers need."""
 
     hits: list[np.ndarray]  # for each worker: uint16 [2, nodes], counts for the nodes on other hosts
-    trials: list[tuple[int, int]]  # for each worker: how many first and other batches `hits` counts
+    trials: list[tuple[int, int]]  # for each worker: numbers of first and of other batches that `hits` counts
     scale: float
     drawing: Traffic  # traffic between hosts for a batch's draws, without sharing of requests
-    owners: int  # number of partitions on other hosts
+    owners: int  # number of other hosts with partitions
 
     @property
     def num_nodes(self) -> float:
@@ -105,23 +108,31 @@ def probabilities(histogram: np.ndarray, trials: int) -> tuple[np.ndarray, np.nd
     return grid, weight
 
 
+def requests_by_host(requests: np.ndarray, host_of: np.ndarray) -> list[float]:
+    """The requests to each host. `requests`: requests to each partition; the requests of a round to a host's partitions are one message."""
+    return [float(requests[host_of == host].max(initial=0)) for host in range(int(host_of.max()) + 1)]
+
+
 def host_needs(needs: Needs, hosts: int, workers: int, micro_batches: int, host: int) -> HostNeeds:
     """Needs of one host. Partitions, workers and positions are spread over the hosts evenly and in order."""
-    is_far = np.arange(needs.num_partitions) * hosts // needs.num_partitions != host
+    host_of = np.arange(needs.num_partitions) * hosts // needs.num_partitions
+    is_far = host_of != host
     far = is_far[needs.partition]
     own = [
         needs.places(own_positions(worker, workers, micro_batches), micro_batches)
         for worker in range(workers)
         if worker * hosts // workers == host
     ]
-    drawing = np.mean([needs.drawing[places].mean(axis=0) for places in own], axis=0)[is_far].sum(axis=0)
-    rounds = round(float(needs.drawing[:, :, 0].max()))  # a round has one request to each owner
+    drawing = np.mean([needs.drawing[places].mean(axis=0) for places in own], axis=0)
+    _, sent, received = drawing[is_far].sum(axis=0)
+    requests = sum(of_host for other, of_host in enumerate(requests_by_host(drawing[:, 0], host_of)) if other != host)
+    rounds = round(float(needs.drawing[:, :, 0].max()))  # in a round, a batch sends one request to each owner
     return HostNeeds(
         [needs.hits[:, places].sum(axis=1, dtype=np.uint16)[:, far] for places in own],
         [(needs.rounds[0] * len(places), needs.rounds[1] * len(places)) for places in own],
         needs.scale,
-        Traffic(float(drawing[1]), float(drawing[2]), float(drawing[0]), rounds if drawing[0] else 0),
-        int(is_far.sum()),
+        Traffic(float(sent), float(received), requests, rounds if requests else 0),
+        len(np.unique(host_of[is_far])),
     )
 
 

@@ -1,6 +1,7 @@
 """`--plan`: computes the counts, memory and time of a run in this process. Starts, prepares and writes nothing.
 
-If the run would join a cluster, the plan asks the cluster for its resources. Memory and time then hold for the cluster's hosts, assumed equal to this machine.
+If the run would join a cluster, the plan asks the cluster for its resources. The plan's memory and time are then those of the cluster's hosts, if they are like
+this machine.
 
 Counts come from the files of the graph or set. Bytes, memory and times come from a few batches (`graphmill.jobs.plan.tries`). Memory and times are
 marked as estimates.
@@ -41,16 +42,17 @@ class Plan:
     def __init__(self, job: str, workers: int, object_store_gb: float, cluster: Resources | None = None) -> None:
         """`cluster`: resources of the cluster that the run would join; None: the run stays on this machine."""
         self.job, self.workers, self.object_store_gb, self.cluster = job, workers, object_store_gb, cluster
-        self.micro_batches = workers  # of a step
+        self.micro_batches = workers  # number in a step
         self.shared_bytes = 0  # rows that the workers of a host share, in bytes
-        self.servers = 0  # partition servers. The system may take back the shared pages of their mapped files
+        # Number of partition servers. Pages of their mapped files do not count as memory, because the system may take them back.
+        self.servers = 0
         self.alone = False  # the run has one process, without Ray
         self.table_owners = 0  # number of processes that own the embedding table
         self.table_bytes = 0  # bytes of each owner: its rows and, after a batch was tried, its messages
-        self._table_shape = 0, 0  # rows, their width
+        self._table_shape = 0, 0  # (number of rows, width of a row)
         self._message_bytes = 0
         self.parameters: int | None = None
-        self.parts: dict[str, int] = {}  # of a worker's memory
+        self.parts: dict[str, int] = {}  # bytes of a worker's memory, by purpose
         self.lines: list[tuple[str, str]] = []
         self.problems: list[str] = []
         self._process_bytes = own_bytes("RssAnon") or 300 * 2**20  # this process has the same imports as a worker
@@ -76,12 +78,13 @@ class Plan:
         for choice in resolved.choices:
             self.add("chosen", choice)
 
-    def place(self, resolved: ResolvedRun, servers: int) -> None:
-        """Sets the resolved workers and micro-batches. `servers`: number of partition servers, if the run's workers are Ray's."""
+    def place(self, resolved: ResolvedRun, partitions: int) -> None:
+        """Sets the resolved workers and micro-batches. `partitions`: number of the graph's partitions; if the run's workers are Ray's, each host that serves
+        some of them has one partition server."""
         self.workers, self.alone = resolved.workers.most, resolved.workers.launcher == "process"
         self.micro_batches = resolved.micro_batches
         self.shared_bytes = resolved.config.loader.shared_bytes
-        self.servers = 0 if self.alone else servers
+        self.servers = 0 if self.alone else min(partitions, self.hosts)
 
     def add_table(self, resolved: ResolvedRun, num_nodes: int) -> None:
         """Adds the line on the embeddings of `num_nodes` nodes, if the run has embeddings. Call after `place`."""
@@ -123,7 +126,7 @@ class Plan:
         return num_batches // self.micro_batches * -(-self.micro_batches // self.workers)
 
     def add_all_steps(self, text: str, steps_per_epoch: int, fit: TrainOptions) -> None:
-        """Adds the number of steps of all epochs, and warnings if there are few."""
+        """Adds the number of steps of all epochs, and a warning if there are too few steps."""
         early = ""
         if fit.patience is not None:
             early = f" at most: {fit.patience} validations in a row without a better one end them"
@@ -169,7 +172,7 @@ class Plan:
         return int(_MARGIN * sum(parts.values()))
 
     def host_bytes(self, parts: Mapping[str, int], workers: int, shared_bytes: int = 0) -> int:
-        """Bytes of a host: its share of `workers`, the rows that its workers share, its servers, its owners of embeddings and the object store."""
+        """Bytes of a host: its share of the `workers`, the rows that these workers share, its servers, its owners of embeddings, and the object store."""
         store = 0 if self.alone else int(self.object_store_gb * 2**30)
         servers = self.on_a_host(self.servers) * self._process_bytes
         shared = shared_bytes if self.on_a_host(workers) > 1 else 0
@@ -204,7 +207,7 @@ class Plan:
         return 1 if self.cluster is None else self.cluster.hosts
 
     def on_a_host(self, count: int) -> int:
-        """Number of processes on the host with the most, if `count` processes are spread evenly."""
+        """Number of processes on the host with the most processes, if `count` processes are spread evenly over the hosts."""
         return -(-count // self.hosts)
 
     @property
@@ -237,15 +240,16 @@ class Plan:
                 origin = f"continued from epoch {checkpoints.state(names[0]).next_epoch}"
         self.add("run", f"{run_dir}, {origin}")
         minutes = "" if fit.checkpoint_minutes is None else f", and at least every {fit.checkpoint_minutes:g} minutes"
-        copies = 4 + (fit.ema_decay is not None)  # weights, two moments, best weights; the average
+        # Arrays of the weights' size: weights, two moments, best weights, and the averaged weights if the run has them.
+        copies = 4 + (fit.ema_decay is not None)
         each = "" if self.parameters is None else f", {size(4 * self.parameters * copies)} each"
         kept = config.workers.keep_checkpoints
         self.add("checkpoints", f"every {fit.checkpoint_every} epochs{minutes}; the last {kept} kept{each}")
 
 
 def plan_run(job: str, config: RunConfig, look: Callable[[Plan, ResolvedRun, Resources | None, RunStore], None]) -> int:
-    """Prints the plan of a run and returns the exit status: 1 if the run would be refused. Raises only the run's errors about its options. `look` adds the
-    lines that depend on the data."""
+    """Prints the plan of a run and returns the exit status: 1 if the run would be refused. Raises only errors about the run's options. `look` adds the lines
+    that depend on the data."""
     cluster = _cluster(config)
     resources = cluster or known_resources(config.workers, config.ray)
     # Choices that depend on the size of the data, such as the micro-batches of one process, are made after `look` has read the data.

@@ -15,7 +15,7 @@ from graphmill.samplers.drawing.protocol import Sampler
 from graphmill.samplers.vocabulary.options import FullGraphOptions
 
 PLANNED = "rows and batches by plan"
-_LONGEST_TRY_S = 30.0  # about the longest time that a plan spends on one pass
+_LONGEST_TRY_S = 30.0  # approximate maximum of the time that a plan spends on one pass
 
 
 def on_top(plan: Plan) -> str:
@@ -30,10 +30,10 @@ class Scoring:
     tried: Tried  # `work_bytes`: drawing the batch, the batch itself, and the pass
     validation: int  # number of batches that a worker scores in one validation
     final: int  # number of batches of a worker for the splits that only the final scores need
-    is_scaled: bool = False  # scaled up from a quarter: the whole batch would take too much time or memory
+    is_scaled: bool = False  # scaled up from a quarter, because the whole batch would take too much time or memory
 
     def text(self, plan: Plan, fit: TrainOptions, threads: int) -> str:
-        """Part of the line on time: one validation, and all validations together with the final scores."""
+        """Part of the plan's line on time: the time of one validation, and the time of all validations and the final scores."""
         step = plan.step_seconds(self.tried, threads)
         validation = self.validation * step
         count = -(-fit.epochs // fit.eval_every)  # the last epoch always has a validation
@@ -65,7 +65,7 @@ def add_training(
     plan.add_steps(drawn.num_batches, fit)
     plan.add_batch(tried, unit)
     plan.add_table_messages(tried)
-    # The C library keeps the memory that training has freed: scoring needs further memory.
+    # Scoring needs memory in addition to training, because the C library keeps the memory that training has freed.
     kept = scoring.validation * scoring.tried.num_bytes
     validated_ahead = min(loader.prefetch, scoring.validation - 1) * scoring.tried.num_bytes
     plan.add_memory(
@@ -95,7 +95,8 @@ def add_untried(plan: Plan, resolved: ResolvedRun, missing: str) -> None:
 
 
 def weight_bytes(plan: Plan, resolved: ResolvedRun) -> dict[str, int]:
-    """Bytes of the weights, two moments, best weights and gradients; of waiting nodes of the gradient tree; of messages; of the averaged weights."""
+    """Bytes of the arrays that are as large as the weights: weights, two moments, best weights, gradients, nodes of the gradient tree that wait, messages, and
+    averaged weights."""
     waiting = -(-plan.micro_batches // plan.workers)
     copies = 4 + waiting.bit_length() + (plan.workers > 1) + (resolved.fit.ema_decay is not None)
     return {"weights and optimizer": 4 * (plan.parameters or 0) * copies}
@@ -124,7 +125,7 @@ def plan_scoring(tries: Tries, evaluation: Mapping[str, Any], plan: Plan, smalle
     validation, final = batches["valid"], sum(count for split, count in batches.items() if split not in scored)
     if smaller:
         first, second = map(sampler, smaller)
-        tries.score(first)  # compiles kernels
+        tries.score(first)  # not timed: the first call compiles kernels
         whole = extrapolated(tries.score(first), tries.score(second))
         if whole.draw_s + whole.step_s > _LONGEST_TRY_S or whole.work_bytes > available_bytes() // 2:
             return scoring(whole, is_scaled=True)

@@ -1,7 +1,7 @@
 """Searches for the cheapest settings of a run on several hosts by the cost model (`graphmill.jobs.plan.cost_model`). No setting changes a batch.
 
-Varies the number of workers on a host; the bytes for rows kept by plan, for rows that a host's workers share, and for batches drawn ahead; and the type in
-which features are stored and sent. Only the type changes results, by rounding. Draws share requests if rows are kept by plan.
+The search varies the number of workers on a host; the bytes for rows kept by plan, for rows that the workers of a host share, and for batches drawn ahead; and
+the type in which features are stored and sent. Only the type changes results, by rounding. Draws share requests if rows are kept by plan.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,7 +29,7 @@ from graphmill.jobs.plan.needs import HostNeeds, Needs, busiest_host
 from graphmill.storage.format.dtypes import FeatureDtype
 
 _SHARES = (0.05, 0.1, 0.2, 0.4, 0.7, 1.0)  # sizes of the room for kept rows, as shares of all rows on other hosts
-_SHARED = (0.0, 0.5, 0.75)  # parts of a host's room that its workers share
+_SHARED = (0.0, 0.5, 0.75)  # shares of a host's room for kept rows that its workers have in common
 _ALIKE = 1.01  # among times within this ratio, the setting with the least memory wins
 
 
@@ -49,12 +49,12 @@ class Setup:
     """The run and its hosts: equal for all settings."""
 
     needs: Needs
-    micro_batches: int  # of a step
-    num_batches: int  # of an epoch
+    micro_batches: int  # number in a step
+    num_batches: int  # number in an epoch
     num_epochs: int
     hosts: int
     cores: int  # of a host
-    most_workers: int  # on a host
+    most_workers: int  # largest number on a host
     num_parameters: int
     rates: Rates
     loader_threads: int
@@ -135,14 +135,14 @@ class Priced:
 def price(setup: Setup, settings: Settings, gigabits: float) -> Priced:
     """Expected cost of a step on hosts with links of `gigabits` Gb/s."""
     on_a_host = setup.on_a_host(settings)
-    each = -(-setup.micro_batches // settings.workers)  # batches of a worker
+    each = -(-setup.micro_batches // settings.workers)  # number of batches of a worker in a step
     traffic, nothing, batch = setup.traffic(settings), Traffic(0, 0, 0, 0), BatchShape((), (), setup.needs.nodes)
 
     def cost(remote: Traffic, workers: int, link: Link | None) -> StepCost:
         return step_cost(
             batch,
             remote,
-            setup.num_parameters / each,  # gradients are sent once per step
+            setup.num_parameters / each,  # gradients are sent once in a step, not in each batch
             workers,
             setup.rates,
             link,
@@ -165,7 +165,8 @@ def price(setup: Setup, settings: Settings, gigabits: float) -> Priced:
 def search_settings(setup: Setup, now: Settings, gigabits: float) -> list[Priced]:
     """Settings that fit the hosts' memory and are no slower than `now`, best first. Empty if no settings fit.
 
-    Among settings within one percent of the shortest time, the order is: first settings with the stored type of features, then by memory, least first.
+    Settings within one percent of the shortest time count as equally fast. Among these, settings with the stored type of features come first, and then settings
+    with less memory.
     """
     present = price(setup, now, gigabits)
     priced = [price(setup, settings, gigabits) for settings in {now: None, **dict.fromkeys(_candidates(setup, now))}]

@@ -20,16 +20,17 @@ _ENOUGH_S = 20.0  # no further batch is tried after this many seconds
 
 @dataclass(frozen=True)
 class Tried:
-    """Cost of the batches that this process drew and computed: means over the batches; for bytes, maxima."""
+    """Cost of the batches that this process drew and computed. Times are means over the batches, bytes are maxima."""
 
     count: int
     nodes: float
     edges: float
     roots: float
-    num_bytes: int  # of the largest batch
+    num_bytes: int  # bytes of the largest batch
     draw_s: float  # processor time of one thread; other load affects it less than clock time
     step_s: float  # training: forward, backward and update; scoring: forward only
-    work_bytes: int  # bytes of the largest step, without model and batch; scoring: with the batch and its drawing
+    # For training: bytes of the largest step, without the model and the batch. For scoring: also with the batch and its drawing.
+    work_bytes: int
 
 
 def mean_of(tried: Sequence[Tried], weights: Sequence[float] | None = None) -> Tried:
@@ -90,11 +91,12 @@ class Tries:
         tried: list[Tried] = []
         began = time.perf_counter()
         with one_thread():
-            first = self._draw(sampler, 0)  # compiles kernels
+            first = self._draw(sampler, 0)  # not timed: the first step compiles kernels
             step(first)
             work = max(saved_bytes(lambda: loss(first)), growth_bytes(lambda: loss(first).backward()) or 0)
             optimizer.zero_grad(set_to_none=True)
-            # Batch 0 comes again, but not directly: a model that keeps a batch's edges saves time only if every batch has the same edges.
+            # Times another batch before batch 0. A model that keeps the edges of the previous batch then saves time only if all batches have the same edges, as
+            # in the run.
             for number in dict.fromkeys((sampler.num_batches - 1, 0)):
                 tried.append(self._try(sampler, number, step, self.data.target))
                 if time.perf_counter() - began > _ENOUGH_S:
@@ -147,8 +149,8 @@ def num_bytes_of(batch: Any) -> int:
 
 def saved_bytes(step: Callable[[], Tensor]) -> int:
     """Bytes that autograd keeps between forward and backward. Each storage counts once."""
-    # `seen` keeps the tensors alive: otherwise the address of a freed tensor could be used again. The tensors are detached: an output that its own autograd
-    # node keeps would also keep that node alive, and neither would ever be freed.
+    # `seen` keeps the tensors alive: otherwise the address of a freed tensor could be used again. The tensors are detached: otherwise an output and the
+    # autograd node that keeps it would keep each other alive, and would never be freed.
     seen: dict[int, Tensor] = {}
 
     def keep(tensor: Tensor) -> Tensor:

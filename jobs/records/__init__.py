@@ -1,1 +1,1 @@
-"""Reads runs in any state: summary, epochs, verdict; trackers. Imports: cluster, samplers, storage, core."""
+"""Reads runs in any state: their summary, epochs and verdict. Sends records of runs to trackers. Imports: cluster, samplers, storage, core."""

@@ -1,7 +1,7 @@
 """Reads and checks a run's directory once: settings, epochs, summary, events, environment, and the best weights.
 
-The run may still be going, or may have been killed. A last line that is cut short is left out; a file that does not exist is None. Numbers that are not
-finite are left out: plots need no check for them.
+The run may still be going, or may have been killed. If the last line of a file is cut short, it is left out. The value for a file that does not exist is None.
+Numbers that are not finite are left out, so plots need not check for them.
 """
 
 import hashlib
@@ -45,7 +45,7 @@ class PartitionTraffic:
 
     remote_requests: int
     remote_bytes: int
-    local_requests: int  # answered in the worker's process, from mapped files
+    local_requests: int  # requests that the worker's process answered itself, from mapped files
     local_bytes: int  # bytes that the local requests would take on the network
 
 
@@ -76,7 +76,7 @@ class Run:
     def __repr__(self) -> str:
         scores = ", ".join(f"{split} {score:.4f}" for split, score in self.scores.items())
         kind = "estimated " if self.estimate else ""
-        epochs = len(self.epochs) or self.summary.get("epochs", 0)  # a saved model has only the summary
+        epochs = len(self.epochs) or self.summary.get("epochs", 0)  # a saved model has a summary but no epochs
         return f"Run({self.path}: {self.status}, {kind}{self.metric} {scores}; {epochs} epochs)"
 
     def _repr_html_(self) -> str | None:
@@ -105,7 +105,8 @@ class Run:
 
     @cached_property
     def events(self) -> tuple[Mapping[str, Any], ...]:
-        """All events of the run. Leaves out an attempt to continue a finished run, if the attempt never started: the run is still finished."""
+        """All events of the run, except attempts to continue the finished run that ended before they started: after such an attempt the run is still
+        finished."""
         events = tuple(_events(self.place))
         ends = [number for number, event in enumerate(events) if event["kind"] == "finish"]
         after = events[ends[-1] + 1 :] if ends else events
@@ -337,7 +338,7 @@ class Run:
         return load("graphmill.jobs.predict:embeddings")(self, nodes)
 
     def attention(self, *graph: Any, **columns: Any) -> "list[Tensor]":
-        """`TrainedModel.attention` of a small graph: tensors, PyG's `Data`, a batch or a stored graph. Without arguments: of the run's data."""
+        """Calls `TrainedModel.attention` on a small graph, given as tensors, PyG's `Data`, a batch or a stored graph. Without arguments: on the run's data."""
         return self.model().attention(*(graph or (self.data_url,)), **columns)
 
     def save_model(self, path: str | Path) -> None:
@@ -362,8 +363,8 @@ class Run:
 def read_run(run: str | Path | RunStore, *, finished: bool = False) -> Run:
     """The run in this directory. Raises FormatError, naming the file, if the directory has no run or a file is damaged.
 
-    `finished`: also raises FormatError if the run has not finished, was continued and has not finished again, or has damaged best weights. All other files
-    are then read on first use.
+    `finished`: also raises FormatError if the run has not finished, was continued and has not finished again, or has damaged best weights. With `finished`, all
+    other files are read on first use.
     """
     read = Run(RunStore.of(run))
     if finished:

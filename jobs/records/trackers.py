@@ -1,4 +1,4 @@
-"""Experiment trackers: `--run.track mlflow wandb` sends the configuration, every epoch and the final scores to MLflow and W&B.
+"""Sends runs to experiment trackers: `--run.track mlflow wandb` sends the configuration, every epoch and the final scores to MLflow and W&B.
 
 The run directory is the record; a tracker gets a copy. A separate thread sends it: the run never waits for a slow tracker. If a tracker cannot be reached,
 the run prints a message once, goes on, and sends the missing epochs together with a later epoch. A resumed run continues its entry in the tracker:
@@ -25,11 +25,11 @@ from typing import Any
 from graphmill.cluster.runs.run_directory import RunDirectory, flat, write_atomic
 from graphmill.core.errors import ConfigError
 
-_PACKAGES = {"mlflow": "mlflow-skinny", "wandb": "wandb"}  # by the module's name
-# Longest wait at the end of the run, in total for all trackers; shorter after a signal or an error.
+_PACKAGES = {"mlflow": "mlflow-skinny", "wandb": "wandb"}  # module -> package to install
+# Longest wait at the end of the run, for all trackers together. After a signal or an error the wait is shorter.
 _END_S = {"finished": 60.0, "failed": 10.0, "killed": 10.0}
 _NO_NAME = re.compile(r"[^\w. -]")  # characters that MLflow rejects; names of targets may contain them
-_MLFLOW_BATCH = {"metrics": 1000, "params": 100}  # most values in one request
+_MLFLOW_BATCH = {"metrics": 1000, "params": 100}  # maximum number of values in one request
 
 
 def missing_tracker(names: Sequence[str]) -> str | None:
@@ -82,7 +82,7 @@ def tracked(names: Sequence[str], project: str, run: RunDirectory, config: Mappi
 
 
 def _kept(file: Path) -> dict[str, dict[str, Any]]:
-    """For each tracker: the id of the run's entry and the last epoch sent."""
+    """Tracker -> (id of the run's entry, last epoch that was sent)."""
     if not file.exists():
         return {}
     try:

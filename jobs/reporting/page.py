@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import fsspec
     from jinja2 import Environment
 
-_MARK, _HEAD = b'<meta name="generator" content="Graphmill"/>', 1 << 10  # a page has this mark in its first bytes
+_MARK, _HEAD = b'<meta name="generator" content="Graphmill"/>', 1 << 10  # a page has this mark in its first _HEAD bytes
 
 
 def render(template: str, **values: Any) -> str:

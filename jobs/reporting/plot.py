@@ -1,7 +1,7 @@
 """Draws line plots with matplotlib as SVG. The SVG takes the colours of the page that contains it.
 
 Names and labels are HTML, or are added after matplotlib has drawn. They never reach matplotlib, which would read some of them as formulas. Equal plots
-give equal text. The drawing is 360 units wide: a phone shows its text at full size.
+give equal text. The drawing is 360 units wide, so a phone shows its text at full size.
 """
 
 import io
@@ -24,7 +24,7 @@ Points = Sequence[tuple[float, float]]
 NUM_COLOURS = 7  # number of series colours in the page's style: --series-0 …
 # CSS names of the page's colours. matplotlib draws with placeholders: #0100 followed by the colour's position in this tuple.
 _COLOURS = (*(f"series-{k}" for k in range(NUM_COLOURS)), "rule", "axis", "muted", "text")
-_MAX_MARKS = 60  # most marks of a line: more would hide the line (a mark shows its value to the pointer)
+_MAX_MARKS = 60  # maximum number of marks: more would hide the line (a mark shows its value under the pointer)
 _FORMS = {"line": "o-", "dashed": "o--", "dot": "o", "ring": "o"}
 _LOG_RATIO = 50.0  # "auto" axes are logarithmic if the ratio of the values exceeds this
 
@@ -74,7 +74,7 @@ class Plot:
         names = ", ".join(line.name for line in self.lines)
         drawing.set("aria-label", printable(f"{self.title}: {self.y_label} over {self.x_label}; {names}"))
         for k, line in enumerate(lines):
-            marks = drawing.findall(f".//g[@id='line-{k}']//use")  # a level has none
+            marks = drawing.findall(f".//g[@id='line-{k}']//use")  # a horizontal line has no marks
             for mark, (x, y) in zip(marks, line.points[:: line.stride]):
                 label = f"{line.name}: {number(y)} at {self.x_label} {number(x)}"
                 ElementTree.SubElement(mark, "title").text = printable(label)
@@ -115,7 +115,7 @@ class Plot:
             axes.set_yscale("log")
         _set_ticks(axes.xaxis, xs, self.x_scale, whole=self.whole_x)
         _set_ticks(axes.yaxis, ys, y_scale)
-        if self.whole_x:  # epochs: the line fills nearly the full width
+        if self.whole_x:  # for epochs, the line fills nearly the full width
             pad = (max(xs) - min(xs)) / 50 or 0.5
             axes.set_xlim(min(xs) - pad, max(xs) + pad)
         if self.from_zero:

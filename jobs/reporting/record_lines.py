@@ -1,4 +1,4 @@
-"""Files of records, one JSON object per line. Each record is appended as soon as it is known: a kill loses at most one line."""
+"""Reads and writes files of records, one JSON object per line. Each record is appended as soon as it is known, so a kill loses at most one line."""
 
 import json
 import os
@@ -29,7 +29,8 @@ def read_records(path: Path, key: Callable[[Mapping[str, Any]], Any], expected: 
 
 
 def load_records(path: Path, key: Callable[[Mapping[str, Any]], Any], expected: str) -> list[Record]:
-    """The latest record of each key, in the order in which the keys first appear. Removes an unfinished last line from the file, because records are appended.
+    """The latest record of each key, in the order in which the keys first appear. Removes an unfinished last line from the file, because new records will be
+    appended.
 
     Raises FormatError like `read_records`.
     """

@@ -1,4 +1,5 @@
-"""The page of a run: scores and baselines, curves, time by part, survived faults, settings. Optionally compares the run with another run."""
+"""Makes the page of a run: scores and baselines, curves, the time of each part, survived faults, settings. The page can also compare the run with another
+run."""
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -21,13 +22,13 @@ from graphmill.jobs.reporting.plot import Line, Plot
 
 _LOWER_IS_BETTER = ("mae", "rmse", "mse", "loss")
 _LONGEST_NAME = 24
-_MOST_CURVES = 30  # plots of scores; the table of epochs has all scores
-_MOST_ROWS = 200  # most rows of a table of partitions or ranks
-_MOST_EPOCHS = 1000  # most rows of the table of epochs
+_MOST_CURVES = 30  # maximum number of plots of scores; the table of epochs has all scores
+_MOST_ROWS = 200  # maximum number of rows in a table of partitions or ranks
+_MOST_EPOCHS = 1000  # maximum number of rows in the table of epochs
 _MOST_CLASSES = 5  # with more classes, a table of the largest confusions replaces a column for each class
 _MOST_CONFUSIONS = 15
 _NOT_COMPARED = ("run.dir", "run.resume")  # differ in any two runs
-_TEXTS = ("reasons", "chosen")  # these entries of "resolved" form a table on the page
+_TEXTS = ("reasons", "chosen")  # entries of "resolved" that the page shows as a table
 _FROM_0 = ("epoch", "best_epoch", "best_epoch_by_estimate")  # records count from 0, a page counts from 1
 Item = TypeVar("Item")
 Form = Callable[[float], str]
@@ -120,8 +121,8 @@ def _chosen(run: Run) -> list[list[str]]:
 
 
 def _by_class(run: Run) -> dict[str, list[list[str]]]:
-    """Tables of the judged split. "by_class": the scores of each class and, if there are few classes, the class's nodes by predicted class. "confusions": if
-    there are many classes, the largest confusions. Both are empty if the run has no scores by class.
+    """Tables of the judged split. "by_class": the scores of each class and, if there are few classes, the number of its nodes that got each predicted class.
+    "confusions": if there are many classes, the largest confusions. Both are empty if the run has no scores by class.
     """
     scores = run.summary.get("all_scores", {}).get("test" if "test" in run.scores else "valid", {})
     classes, confusion = scores.get("by_class", {}), scores.get("confusion", ())
@@ -250,7 +251,7 @@ def _asked(traffic: Sequence[PartitionTraffic]) -> list[list[str]]:
 
 
 def _ranks(ranks: Sequence[RankSeconds]) -> list[list[str]]:
-    """Rows of the ranks. With more than _MOST_ROWS ranks: the ranks with the longest training time, waits for other ranks excluded."""
+    """A row for each rank. With more than _MOST_ROWS ranks: rows for the ranks with the longest training time, without waits for other ranks."""
 
     def computing(one: RankSeconds) -> float:
         return one.seconds.get("train_s", 0.0) - one.seconds.get("wait_s", 0.0) - one.seconds.get("peers_s", 0.0)

@@ -14,7 +14,7 @@ from graphmill.jobs.reporting.plot import Line, Plot
 
 Point = Mapping[str, Any]
 
-# Settings that a row's name includes, in addition to its workers.
+# Settings that the name of a row includes, in addition to the number of workers.
 _GROUP = ("sampler", "model", "scaling", "partitions")
 
 # Columns of a table: key of the value, scale, format. scaling.html.j2 explains the columns.
@@ -44,10 +44,10 @@ _COLUMNS = {
 class Row:
     """One point of the sweep: medians of the measurements over its repeats, and values computed from the medians."""
 
-    settings: Mapping[str, Any]  # without `repeat`
+    settings: Mapping[str, Any]  # all settings except `repeat`
     values: Mapping[str, float]
     repeats: int
-    cause: str | None  # of a failure
+    cause: str | None  # cause of a failure
 
     @property
     def cells(self) -> list[str]:
@@ -84,7 +84,7 @@ def _row(repeats: Sequence[Point]) -> Row:
 
 
 def _efficiency(row: Row, rows: Sequence[Row]) -> dict[str, float]:
-    """Efficiencies relative to the row that has the fewest workers and otherwise the same settings."""
+    """Efficiencies of the row, relative to the row with the fewest workers and otherwise the same settings."""
     kind = _without(row.settings, "workers")
     same = [one.values for one in rows if one.values.get("roots_per_s") and _without(one.settings, "workers") == kind]
     if not row.values.get("roots_per_s"):

@@ -21,13 +21,13 @@ class Sweep:
 
     job: str
     metric: str
-    lower: bool  # lower is better
-    planned: int  # trials
+    lower: bool  # whether a lower score is better
+    planned: int  # number of planned trials
     records: Sequence[Record]
     curves: Mapping[int, Sequence[Mapping[str, Any]]]  # trial -> {"epoch", "score"}
     commands: Mapping[int, str]  # trial -> command that runs only this trial
     about: Mapping[str, str]
-    baselines: Mapping[str, float] = field(default_factory=dict)  # names of the validation scores
+    baselines: Mapping[str, float] = field(default_factory=dict)  # name of a baseline -> validation score
 
 
 def ranked(records: Sequence[Record], lower: bool) -> list[Record]:

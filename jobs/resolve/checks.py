@@ -1,4 +1,4 @@
-"""Checks of a run's options against each other, before the data is opened. Each check is a function of the configuration that returns an error line, or
+"""Checks the options of a run against each other, before the data is opened. Each check is a function of the configuration and returns an error line, or
 None."""
 
 import time
@@ -40,7 +40,7 @@ def _fanouts_are_layers(config: RunConfig) -> str | None:
 
 def _hops_find_neighbors(config: RunConfig) -> str | None:
     fanouts = getattr(config.sampler.options, "fanouts", ())
-    if getattr(config.sampler.options, "relation_fanouts", None):  # `fanouts` of 0 then leaves the other relations out
+    if getattr(config.sampler.options, "relation_fanouts", None):  # a fan-out of 0 then leaves out all other relations
         return None
     if all(fanout > 0 or fanout == -1 for fanout in fanouts):
         return None
@@ -237,7 +237,7 @@ def _edges_are_read(config: RunConfig) -> str | None:
     name, options = config.model.name, config.model.options
     if not {"edge", "edge_dim", "edge_dims"} & set(options.GIVEN):
         return f"--data.edge_features: expected a model that reads features of edges, got {name}; set --model sage, gcn, gat, geco, grit, ppgt, tokengt or primphormer"
-    if "model.local.block" in config.open:  # a later step chooses it, when the graph is known to have edge features
+    if "model.local.block" in config.open:  # a later step chooses a block that reads edge features
         return None
     try:
         model_config(config.model, replace(PLACEHOLDERS["nodes"], edge=Features(dim=1)))

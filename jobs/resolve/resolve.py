@@ -40,7 +40,7 @@ from graphmill.samplers.vocabulary.options import FullGraphOptions, full_evaluat
 from graphmill.storage.format.encoding_names import EncodingOptions
 from graphmill.storage.format.source import SPLIT_TRAIN, SPLITS
 
-FEWEST_STEPS = 200  # fewer are warned of
+FEWEST_STEPS = 200  # a run with fewer steps prints a warning
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Facts:
     data_bytes: int | None = None
     """Size of the data's files; None: they do not exist yet."""
     graph: GraphFacts | None = None
-    """Facts that open options are chosen by. None: not known yet; the options stay open."""
+    """Facts by which open options are chosen. None: the facts are not known yet, and the options stay open."""
     weights: EdgeWeights | None = None
     """Weights of the graph's edges; None: edges have no weights."""
 
@@ -109,14 +109,14 @@ class ResolvedRun:
 
     @property
     def architecture(self) -> dict[str, Any]:
-        """The part of the model's options that must equal those of a checkpoint. Left out: options that only change the method of computation,
-        and the optimizer's rates."""
+        """The model's options that must equal the options stored with a checkpoint. Options that only change the method of computation, and the optimizer's
+        rates, are left out."""
         component = self.config.model
         values = asdict(self._model_options)
         for name in ("recompute", "filter_learning_rate"):
             values.pop(name, None)
         for name in ("edge_dim", "edge_dims"):
-            if not values.get(name, 1):  # older runs have no edge features and can continue
+            if not values.get(name, 1):  # left out if 0: runs of older versions have no such entry and must still match
                 del values[name]
         links = self.config.links
         decoder = {} if links is None else {"decoder": asdict(links.decoder)}
@@ -138,7 +138,7 @@ class ResolvedRun:
         from graphmill.jobs.tasks.model_inputs import read_columns
 
         config, links = self.config, self.config.links
-        from graphmill.jobs.tasks.build_model import build_model  # and torch
+        from graphmill.jobs.tasks.build_model import build_model  # also imports torch
 
         model = build_model(config.model, config.kind, self.inputs, config.relational)
         read_columns(model, self.inputs)
@@ -346,7 +346,7 @@ def _check_travels(config: RunConfig) -> None:
 
 
 def _held_here(config: RunConfig) -> str:
-    """The options, as flags, whose code only this process can import."""
+    """Flags of the options that name code which only this process can import."""
     return ", ".join(f"--{option} {path}" for option, path in own_code(config.tree()) if in_this_process(path))
 
 
@@ -370,8 +370,8 @@ def _recipe_options(kind: str, model: str | None) -> Mapping[str, Any]:
 
 
 def asked_workers(config: RunConfig) -> WorkerOptions:
-    """The workers to place. On Ray: if Ray's address is set or the whole graph is divided among workers. In this process: if no other process can import the
-    run's code."""
+    """The requested workers. They run on Ray if Ray's address is set or the whole graph is divided among workers. They run in this process if no other process
+    can import the run's code."""
     workers = config.workers
     spread = config.run.parallel == "graph" and workers.num_workers is None
     asks_ray = workers.launcher == "auto" and (config.ray.address is not None or spread)
@@ -395,7 +395,7 @@ def _no_more_than(workers: WorkerOptions, config: RunConfig) -> tuple[WorkerOpti
 
 
 def evaluation_text(config: RunConfig) -> str:
-    """Text of all options that scores depend on in addition to the weights. Scores with different texts are not compared when the best epoch is chosen."""
+    """Text of all options, in addition to the weights, on which scores depend. The choice of the best epoch does not compare scores with different texts."""
     evaluation: Any = config.evaluation
     if evaluation.how == "full":
         return f"full, {evaluation.chunks} chunks" + ("" if evaluation.keeps_best else ", the last epoch kept")
@@ -407,7 +407,7 @@ def evaluation_text(config: RunConfig) -> str:
 
 
 def step_warnings(num_steps: int, num_warmup_steps: int) -> list[str]:
-    """Warnings about too few optimizer steps or too long a warm-up."""
+    """Warnings if there are too few optimizer steps, or if the warm-up is too long."""
     warnings = []
     if num_steps < FEWEST_STEPS:
         warnings.append(

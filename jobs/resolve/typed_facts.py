@@ -1,7 +1,7 @@
 """Facts about a typed graph for a run on the nodes of one type or on the links of one relation, and checks of the run's options.
 
-A typed graph consists of types and relations, each opened as a plain graph. Labels, splits, class weights and baselines come from the predicted type, in place
-of a plain graph.
+A typed graph consists of types and relations, each opened as a plain graph. Labels, splits, class weights and baselines come from the predicted type, as they
+come from the graph in a run on a plain graph.
 """
 
 from dataclasses import replace
@@ -26,7 +26,7 @@ NodeGraph = StoredGraph | TypedGraph
 
 
 def predicted_nodes(graph: NodeGraph, config: RunConfig) -> StoredGraph:
-    """The graph whose nodes are predicted. For a plain graph: the graph itself. For a typed graph: the task's type, or the type that links start from.
+    """The graph whose nodes are predicted. For a plain graph: the graph itself. For a typed graph: the type that the task names, or the type where links start.
     Raises ConfigError if the graph has no such type."""
     if isinstance(graph, StoredGraph):
         return graph
@@ -86,7 +86,7 @@ def with_type(config: RunConfig, graph: NodeGraph) -> RunConfig:
 
 
 def typed_inputs(manifest: Manifest, nodes: Manifest, config: RunConfig) -> Inputs:
-    """The model's inputs for a graph, its predicted type `nodes`, and the relational layers."""
+    """The model's inputs for a typed graph. `nodes`: the predicted type. The relational layers come before the model."""
     embedded = [
         each for name, row in manifest.node_types.items() for each in embedded_columns(name, row.feature_columns)
     ]

@@ -1,1 +1,1 @@
-"""Executes a run of any kind, follows it and reports it; prints its plan; writes the files of a prediction. Imports: jobs.subjects and the packages below it."""
+"""Executes, follows, plans and reports runs of any kind; writes the files of a prediction. Imports: jobs.subjects and the packages below it."""

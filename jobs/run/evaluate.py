@@ -5,8 +5,8 @@
     graphmill evaluate converted --data graphs/zinc      a folder written by convert_checkpoint, on a stored set
 
 You should see every score of every split, after about the time of one validation. The scores are computed in this process, and nothing is written. `predict`
-writes the predictions and can use several workers. The command prints one line and exits with 1 if the data does not fit the model or has no labels, and for a
-run on links.
+writes the predictions and can use several workers. The command prints one line and exits with 1 if the data does not fit the model, if the data has no labels,
+or if the run is on links.
 """
 
 import json
@@ -34,9 +34,9 @@ class EvaluateConfig:
     data: str | None = None
     """The graph or set to score on. none: the run's own data."""
     split: str = "all"
-    """Splits to score: all, or one of: train, valid, test (or the set's own names) and none. none: nodes or graphs that are in no split."""
+    """Splits to score: all, train, valid, test (or another name that the set's splits have), or none. none: nodes or graphs that are in no split."""
     task: Literal["regression", "binary", "classes"] = "regression"
-    """Outputs of a converted checkpoint for graphs. Numbers are in the targets' own units."""
+    """Task of a converted checkpoint on graphs. With regression, the model's outputs are in the units of the targets."""
     device: Literal["cpu", "gpu"] = "cpu"
     allow_import: bool = False
     """Import and run the user's own model, sampler or task that the run names."""
@@ -50,7 +50,8 @@ def main() -> None:
 
 
 def evaluate(run: "str | Path | Run", data: Any = None, **options: Any) -> dict[str, dict[str, float]]:
-    """Scores by split, like `graphmill evaluate` prints them. `data`: a stored graph or set, or its path or URL. Raises the errors that the command prints."""
+    """Returns the scores by split that `graphmill evaluate` prints. `data`: a stored graph or set, or its path or URL. Raises the errors that the command
+    prints."""
     place = None if data is None else str(getattr(data, "url", data))
     return _evaluate(build(EvaluateConfig, {"run": str(getattr(run, "path", run)), "data": place, **options}))
 
@@ -88,7 +89,7 @@ def _evaluate(config: EvaluateConfig) -> dict[str, dict[str, float]]:
 
 
 def _adopted(converted: Path, config: EvaluateConfig, scratch: str) -> str:
-    """A converted checkpoint as a saved model, for this set."""
+    """Turns a converted checkpoint into a saved model for this set."""
     from safetensors.torch import save_file
 
     from graphmill.cluster.checkpoints.checkpoint import TrainState, write_state

@@ -80,7 +80,7 @@ def _add_batches(plan: Plan, model: torch.nn.Module, spec: PredictionSpec, num_p
     batches = [(split.sampler, split.micro_batches) for split in spec.splits]
     for number, split in enumerate(spec.splits):
         if batches.index(batches[number]) < number:
-            continue  # an earlier split has the same batches and predicts this split too
+            continue  # this split has the same batches as an earlier split, and both are predicted together
         names.append(
             " and ".join(
                 other.name for other, same in zip(spec.splits, batches, strict=True) if same == batches[number]

@@ -26,7 +26,8 @@ _ENDINGS = (*EDGE_ENDINGS, *TABLE_ENDINGS, ".npz")
 
 
 def store_file(run: Run, config: PredictConfig) -> PredictConfig:
-    """The options, with the stored graph or set in place of the file that `graph` names. Unchanged if `graph` names no file. Raises the errors of ingestion."""
+    """Returns the options, in which the stored graph or set replaces the file that `graph` names. Unchanged if `graph` names no file. Raises the errors of
+    ingestion."""
     path, edges = config.graph, config.edge_list
     if path is None or has_graph(path) or not _is_file(path):
         options = [name for name, default in FILE_OPTIONS.items() if getattr(config, name) != default]
@@ -104,7 +105,8 @@ def _has_types(path: str) -> bool:
 
 
 def _digest(run: Run, path: str, config: PredictConfig) -> str:
-    """Digest of all files of the data (without their names), of the run, of the options and of the earlier graph that determines how the data is read."""
+    """Digest of the contents of all data files (without their names), of the run, of the options, and of the earlier graph that determines how the data is read
+    (by default the run's graph)."""
     edges, table = asdict(config.edge_list), asdict(config.table)
     files, earlier = {"": path}, edges.pop("features_as")
     if is_typed(path):
@@ -136,7 +138,8 @@ def _digest(run: Run, path: str, config: PredictConfig) -> str:
 
 
 def _with_targets(path: str, table: SmilesOptions, targets: tuple[str, ...]) -> SmilesOptions:
-    """The options with the run's targets, if the user names no targets and the table has them. Otherwise without targets: none is guessed."""
+    """The options with the run's targets, if the user names no targets and the table has them. Otherwise the options have no targets; no column is guessed to
+    be a target."""
     if table.targets != (AUTO,):
         return table
     try:

@@ -14,7 +14,7 @@ from graphmill.jobs.cli.typed_commands import is_command, python_option, python_
 from graphmill.jobs.config.config import training_flags
 from graphmill.jobs.config.reader import Words, convert, leaves
 
-# A quoted text or a command in a message, which stay; or a flag with the words after it.
+# Matches a quoted text or a command in a message, which stay unchanged, or a flag with the words after it.
 _FLAGS = re.compile(
     r"(?<!\w)'[^']*'(?!\w)|(?:graphmill [a-z]|pip |python )[^;,)`]*|(?<![\w-])--([a-z]\w*(?:[.-]\w+)*)((?: (?!-)[\w.+-]*\w)*)"
 )
@@ -30,7 +30,7 @@ def speak_python(error: GraphmillError, call: str, values: Sequence[Any], said: 
     if not error.args:
         return
     message = spoken_here(str(error.args[0]), call, said)
-    if call == "train" and values and not isinstance(values[0], str):  # the call itself stored the data
+    if call == "train" and values and not isinstance(values[0], str):  # the call itself stored the user's data
         message = re.sub(
             r"ingest it again with (.+?), options=gm\.IngestOptions\(overwrite=True\)",
             r"call gm.train with \1",
@@ -60,7 +60,8 @@ def spoken_here(message: str, call: str = "train", said: Mapping[str, Any] = Map
                 value, num_used = _value(words, hints[flag])
                 if (text := python(flag, value)) is not None:
                     return " ".join([f"{_BEGIN}{text}{_END}", *words[num_used:]])
-        if flag.partition(".")[0] in training_flags():  # of a user's own component, or misspelt
+        # All other flags belong to a user's own component, or are misspelt.
+        if flag.partition(".")[0] in training_flags():
             value, num_used = _value(words, int | float)
             return " ".join([f"{_BEGIN}{python_option(flag, value)}{_END}", *words[num_used:]])
         return match[0]
@@ -70,7 +71,8 @@ def spoken_here(message: str, call: str = "train", said: Mapping[str, Any] = Map
 
 
 def _dialects(call: str, misplaced: Mapping[str, Any]) -> Iterator[_Dialect]:
-    """The dialects that apply: of the call itself, of training and of ingestion. `misplaced`: values that the caller passed without their group."""
+    """The dialects that apply to the message: the dialect of the call, of training and of ingestion. `misplaced`: values that the caller passed without their
+    group."""
     from graphmill.jobs.config.predict_options import PredictConfig
     from graphmill.jobs.ingest import IngestConfig
     from graphmill.jobs.run.evaluate import EvaluateConfig

@@ -1,4 +1,4 @@
-"""A run's best weights as a model to give away: one folder, in the file layout of the Hugging Face Hub.
+"""Saves a run's best weights as a model for other users: one folder, in the file layout of the Hugging Face Hub.
 
     model.safetensors   the weights
     config.json         the run's options, and the properties of the data that the model depends on

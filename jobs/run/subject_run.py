@@ -12,7 +12,6 @@ from graphmill.cluster.ray.placement import Resources, cluster_resources
 from graphmill.cluster.ray.session import ray_session
 from graphmill.cluster.runs.run_store import RunStore
 from graphmill.cluster.training.one_process import ProcessLauncher
-from graphmill.core.summaries import counted
 from graphmill.jobs.baselines.node_baselines import Baselines, begin_baselines
 from graphmill.jobs.config.config import RunConfig
 from graphmill.jobs.config.registry import find_kind
@@ -60,7 +59,7 @@ def run_subject(job: str, config: RunConfig) -> int:
     lacks = subject.lacks(resolved)
     if lacks:
         print(f"splits lack: {'; '.join(lacks)}", flush=True)
-    if resources is not None:  # otherwise the cluster also influences the decision
+    if resources is not None:  # otherwise the decision waits until the cluster is known
         resolved.print_choices()
     if config.evaluation.estimate is not None:
         print(f"scores are estimates: {config.evaluation.estimate}; {config.evaluation.kept}", flush=True)
@@ -97,12 +96,12 @@ def _in_this_process(subject: Subject, asked: RunConfig, resolved: ResolvedRun, 
 @contextmanager
 def _on_ray(subject: Subject, asked: RunConfig, resolved: ResolvedRun, run_dir: RunStore) -> Iterator[Ready]:
     from graphmill.cluster.embeddings.server import served_owners
-    from graphmill.cluster.training.ray_train import RayTrainLauncher
+    from graphmill.cluster.training.ray_train import WARM, RayTrainLauncher
 
     before, servers = resolved.workers, resolved.config.servers
     print(f"starting Ray{' and the partition servers' if subject.num_partitions else ''}", flush=True)
     with (
-        ray_session(local_session(resolved.config.workers, resolved.config.ray)) as session,
+        ray_session(local_session(resolved.config.workers, resolved.config.ray), WARM) as session,
         subject.serving(resolved) as served,
     ):
         resolved = subject.resolve(asked, cluster_resources(before))
@@ -114,8 +113,12 @@ def _on_ray(subject: Subject, asked: RunConfig, resolved: ResolvedRun, run_dir: 
             subject.check_memory(resolved)
         if subject.num_partitions:
             where = "a local Ray" if session.is_ours else f"the Ray cluster at {session.address}"
-            placed = f": {served.where}" if served.where else ""
-            print(f"{counted(subject.num_partitions, 'partition server')} up on {where}{placed}", flush=True)
+            placed = (
+                f"partition servers up on {where}: {served.where}"
+                if served.where
+                else f"partition server up on {where}"
+            )
+            print(placed, flush=True)
         if resolved.workers != before or not subject.is_here:
             subject.check_served(served, resolved)
         renew, table = served.renewed, subject.table(resolved)

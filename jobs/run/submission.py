@@ -26,8 +26,8 @@ _File = tuple[str, dict[str, np.ndarray], str]  # name, arrays, note to print
 
 
 def begin_submission(config: PredictConfig, run: Run) -> Callable[[pa.Table, str], Iterator[str]] | None:
-    """Returns a function that writes OGB's files: from a table of predictions and the metric's name, it yields one line for each file. None: the options ask
-    for no files.
+    """Returns a function that writes OGB's files. The function takes a table of predictions and the metric's name, and yields a line for each file. None: the
+    options ask for no files.
 
     Raises ConfigError if the folder cannot be written or holds other files, DataError if PCQM4Mv2's split is missing. The returned function raises ConfigError
     if rows of the official split are not predicted.
@@ -60,7 +60,7 @@ def begin_submission(config: PredictConfig, run: Run) -> Callable[[pa.Table, str
 
 
 def _pcqm4mv2(graphs: StoredGraphs, official: Mapping[str, np.ndarray], table: pa.Table, _: str) -> Iterator[_File]:
-    """All official rows of each predicted test part, in the official order, like `PCQM4Mv2Evaluator.save_test_submission` writes them.
+    """All official rows of each predicted test part, in the official order, as `PCQM4Mv2Evaluator.save_test_submission` writes them.
 
     A molecule that ingestion rejected gets the mean of the training targets.
     """
@@ -92,7 +92,7 @@ def _evaluated(table: pa.Table, metric: str) -> Iterator[_File]:
         several = bool(said) or pa.types.is_fixed_size_list(rows["prediction"].type)
         scores = not said and (several or metric == "rocauc")
         y_true, y_pred = (_matrix(rows, names) for names in (true, said or ["logits" if scores else "prediction"]))
-        if scores and not several:  # of two classes
+        if scores and not several:  # a task with two classes: one score for each row
             y_pred = y_pred[:, -1:].astype(np.float64) - (y_pred[:, :1] if y_pred.shape[1] == 2 else 0)
         yield f"y_pred_{split}.npz", {"y_true": y_true, "y_pred": y_pred, "id": np.array(rows["id"].to_pylist())}, ""
 

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 def train_main(
     description: str, kind: str = "nodes", recipe: str | None = None, words: Sequence[str] | None = None
 ) -> int:
-    """Runs the command line, whose words override this recipe. Returns the exit status.
+    """Runs the training command of this process; the words of its command line override the recipe `recipe`. Returns the exit status.
 
     Ends the process with status 0 after --help, with 2 and one line for words that cannot be read. Raises ConfigError for options that contradict each
     other or the data.
@@ -73,14 +73,15 @@ def train_main(
 
 
 def _begin(job: str, config: RunConfig, *, plan: bool = False) -> int:
-    """Runs or plans, and returns the exit status. Checks the options before the import of torch, numba and Ray, which takes seconds."""
+    """Trains or prints the plan, and returns the exit status. Checks the options before the import of torch, numba and Ray, which takes seconds."""
     _check(job, config)
     return int(load(f"graphmill.jobs.run.subject_run:{'plan' if plan else 'run'}_subject")(job, config))
 
 
 def _check(job: str, config: RunConfig) -> None:
     """Raises ConfigError if the options are wrong for any data."""
-    any_number = replace(config.workers, num_workers=None, min_workers=None)  # depends on the machine too
+    # The possible numbers of workers also depend on the machine.
+    any_number = replace(config.workers, num_workers=None, min_workers=None)
     resolve(replace(config, workers=any_number), Facts(find_kind(config.kind).inputs, {}, None))
     choose_run_dir(job, config.run)
 
@@ -231,8 +232,8 @@ class InMemory:
         return asked if self.says_task else read(_task_of(manifest, self.graph)).changed(*places)
 
     def _any_task(self, read: Callable[..., RunConfig]) -> RunConfig:
-        """The configuration with the default task or, if this task refuses the options, with the first task that accepts them. The task that fits the labels
-        is known only when they are stored."""
+        """The configuration with the default task or, if this task refuses the options, with the first task that accepts them. The task that fits the labels is
+        known only after the labels are stored."""
         try:
             return read()
         except ConfigError:
@@ -293,8 +294,8 @@ def layered(
 ) -> RunConfig:
     """The configuration from all layers. The words override the recipe that they name, the recipe overrides `own`, and `own` overrides the resumed run.
 
-    `own`: the command's own recipe. The values of a resumed run replace `own`. Under --run.resume auto the same words begin and continue the run: there `own`
-    still overrides the run's values. Raises UsageError for more than one recipe, ConfigError for --run.resume auto without a directory.
+    `own`: the command's own recipe. If --run.resume names a run, the values of this run replace `own`. With --run.resume auto the same words begin and continue
+    the run, so `own` still overrides the values of the run. Raises UsageError for more than one recipe, ConfigError for --run.resume auto without a directory.
     """
     if len(recipes) > 1:
         raise UsageError(f"expected one recipe, got {' '.join(recipes)!r}; options are written --name value")

@@ -1,4 +1,5 @@
-"""A trained model as an object. Called on tensors, on PyG's `Data`, on our batches or on a stored graph, it returns the same numbers as `predict`."""
+"""Provides a trained model as an object. If it is called on tensors, PyG's `Data`, Graphmill's batches or a stored graph, it returns the same numbers as
+`predict`."""
 
 import copy
 from collections.abc import Mapping
@@ -45,7 +46,7 @@ from graphmill.storage.graph_sets.graph_set import StoredGraphs, open_graphs
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
-_READING_S = 30.0  # for another thread that reads a model at the same time
+_READING_S = 30.0  # longest wait for another thread that reads a model at the same time
 _COLUMNS = ("edge_attr", "edge_weight", "batch", "node_id", "encodings")
 
 
@@ -87,7 +88,7 @@ class TrainedModel(nn.Module):
         super().__init__()
         self.network, self.inputs, self.task, self.run, self.trained = network.eval(), inputs, task, run, trained
         self._sizes: tuple[int, int, int] | None = (
-            None  # for an export: number of graphs, and the node and edge counts of the largest graph
+            None  # for an export: number of graphs, and numbers of nodes and edges of the largest graph
         )
         self.eval()
 
@@ -266,7 +267,7 @@ class TrainedModel(nn.Module):
             "edge_weight": self.inputs.edge_weight,
             "batch": not self._is_one_graph,
         }
-        if is_data:  # a batch, like a stored graph, may hold more than the model reads
+        if is_data:  # a batch or a stored graph may hold columns that the model does not read
             columns = {name: value for name, value in columns.items() if reads.get(name, True)}
         if unknown := columns.keys() - {*_COLUMNS, "relation"}:
             raise ConfigError(f"{min(unknown)}: expected one of {', '.join(_COLUMNS)}, got another; leave it out")
@@ -326,7 +327,7 @@ class TrainedModel(nn.Module):
     def _node_batch(self, x: Tensor, edge_index: Tensor, columns: Mapping[str, Any]) -> TorchBatch:
         num_nodes = len(x)
         source, destination = edge_index.long()
-        order = torch.argsort(destination * num_nodes + source, stable=True)  # as graphs are stored
+        order = torch.argsort(destination * num_nodes + source, stable=True)  # stored graphs have the same order
 
         def by_edge(rows: Tensor | None) -> Tensor | None:
             return None if rows is None else rows[order]
@@ -420,7 +421,7 @@ def _by_name(tensors: Mapping[Any, Tensor]) -> dict[str, Tensor]:
 
 
 def _starts(sorted_E: Tensor, count: int) -> Tensor:
-    """int64 [count + 1]: the start of the run of each number; the last entry is the total length."""
+    """int64 [count + 1]: for each number below `count`, the position of its first entry in `sorted_E`; the last element is the total length."""
     return torch.searchsorted(sorted_E.contiguous(), torch.arange(count + 1, device=sorted_E.device))
 
 

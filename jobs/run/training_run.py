@@ -53,11 +53,11 @@ if TYPE_CHECKING:
     from graphmill.cluster.embeddings.embeddings import TableSpec
 
 TRAINERS = ("products_geco", "pcqm4m_tokengt", "train_nodes", "train_graphs", "train_links", "train")
-_LAST_LOOK_S = 20.0  # wait at the end of a run whose error may be an unreachable store
+_LAST_LOOK_S = 20.0  # longest wait for the store at the end of a run, which may have failed because of the store
 _MOST_PRINTED = 10  # maximum number of targets whose scores are printed separately
 # Groups of options. If a value in these groups changes, a finished run is trained or scored again.
 _DECIDES_THE_END = ("model", "task", "evaluation", "fit", "baseline")
-# Keys of a summary for the epoch whose weights were kept, and their texts. Each summary has one of the keys.
+# Maps a key of a summary to a text. The value of the key is the epoch whose weights were kept. Each summary has one of these keys.
 KEPT_EPOCH = {
     "best_epoch": "best epoch",
     "best_epoch_by_estimate": "best epoch by an estimate",
@@ -67,7 +67,7 @@ KEPT_EPOCH = {
 
 @contextmanager
 def open_run(place: RunStore, options: RunOptions, config: Mapping[str, Any]) -> Iterator[RunDirectory]:
-    """Opens the run's directory, new or continued. The end of the context writes the run's report, also after an error.
+    """Opens the run's directory, new or continued. At the end of the context, the run's report is written, also after an error.
 
     Raises ConflictError if another process trains this run.
     """
@@ -141,7 +141,7 @@ def _write_report(run: RunDirectory) -> None:
 
 
 def check_resume(run_dir: RunStore, resolved: ResolvedRun) -> None:
-    """Raises if the options do not describe the run in this directory, before any file of the run changes."""
+    """Raises an error if the options do not describe the run in this directory. Changes no file of the run."""
     damaged: list[str] = []
     checkpoints, epochs = checkpoints_of(run_dir), resolved.config.fit.epochs
     newest = checkpoints.look(damaged)
@@ -249,8 +249,8 @@ def train_and_score(
     lacks: Sequence[str],
     started_s: float,
 ) -> dict[str, Any]:
-    """Trains, and returns the summary that is stored in the run's directory. `baselines`: waits for the baselines and returns them. `lacks`: parts that are
-    missing in the splits."""
+    """Trains, and returns the summary that is stored in the run's directory. `baselines`: a function that waits for the baselines and returns them. `lacks`:
+    parts that are missing in the splits."""
     subject, resolved, served = ready.subject, ready.resolved, ready.served
     config, entry, unit = resolved.config, subject.entry, subject.unit(resolved.config)
     if config.run.resume is not None:
@@ -353,13 +353,13 @@ def _run_summary(result: Mapping[str, Any], run: RunDirectory, *, of_nodes: bool
         "wait_share": sum(epoch["wait_s"] for epoch in epochs) / max(train_s, 1e-9),
         **{rate: sum(epoch[rate] * epoch["train_s"] for epoch in epochs) / max(train_s, 1e-9) for rate in rates},
         "run_dir": run.place.absolute,
-        "started_in": os.getcwd(),  # base of relative data paths
+        "started_in": os.getcwd(),  # relative data paths count from this folder
     }
 
 
 def _told_in_full(record: Run) -> dict[str, Any]:
-    """Totals of the whole run: the largest memory of a rank, the seconds of each rank, and all requests to partitions, by purpose. The records of the epochs
-    have the seconds of a single rank."""
+    """Totals of the whole run: the largest memory of a rank, the seconds of each rank, and all requests to partitions, by purpose. The records of epochs cannot
+    give these totals, because they have the seconds of one rank only."""
     traffic: dict[str, dict[str, int]] = {}
     for event in record.told("traffic"):
         totals = traffic.setdefault(str(event["of"]), dict.fromkeys(COLUMNS, 0))

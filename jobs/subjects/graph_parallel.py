@@ -89,7 +89,8 @@ class WholeGraphData:
     def open(self) -> "OpenShard":
         """Raises ConfigError on all workers if the shards do not fit in memory, and FormatError if the graph is damaged."""
         nodes = self.nodes.open()
-        # The shard's arrays are nearly all the memory of this process. Freed blocks return to the system: other workers on this machine can use them.
+        # Nearly all memory of this process is the arrays of the shard. Freed blocks must return to the system, so that other workers on this machine can use
+        # them.
         return_freed_blocks()
         # A separate group, because DDP's calls run at the same time. A new group does not inherit the deadline.
         deadline = timedelta(seconds=COLLECTIVE_TIMEOUT_S)
@@ -141,7 +142,7 @@ class KeptShard:
 
     def __init__(self, sampler: Sampler, shard: PlannedShard | PlannedTypedShard) -> None:
         self._sampler, self._shard, split = sampler, shard, root_table(shard).split
-        if split is not None:  # without splits, all nodes are roots, like in `shard`
+        if split is not None:  # without splits all nodes are roots, as in `shard`
             codes = torch.tensor(sampler.options.root_splits, dtype=split.dtype, device=split.device)
             self._shard = replace(shard, root_index=torch.nonzero(torch.isin(split, codes)).squeeze(1))
 

@@ -58,7 +58,7 @@ class Graphs(Subject):
     """One stored set of graphs."""
 
     stored: StoredGraphs
-    stamps: FileStamps | None = None  # of the verified files
+    stamps: FileStamps | None = None  # stamps of the verified files
     entry: ClassVar[str] = "graphs"
 
     @classmethod
@@ -95,7 +95,7 @@ class Graphs(Subject):
         plan.place(resolved, 0)
         plan.add_chosen(resolved)
         plan.add("graphs", f"{info.name}, {made}; {count}; targets {', '.join(info.target_names) or 'none'}")
-        if config.task.name != "classes" and info.target_names:  # only the targets tell the number of classes
+        if config.task.name != "classes" and info.target_names:  # the number of classes is known only from the targets
             manifest = GraphSetManifest(info.name, rows or 0, 0, 0, (0, rows or 0), ATOMS, BONDS)
             inputs = set_inputs(manifest, 1 if config.target is not None else len(info.target_names))
             plan.add_model(resolve(config, Facts(inputs, {}, resources)).build_model())
@@ -135,7 +135,7 @@ class Graphs(Subject):
             "targets": [manifest.target_names[column] for column in columns],
             **({"labelled": manifest.labelled} if manifest.labelled else {}),
             "task": config.task.name,
-            # The weights predict in these units. Runs of older versions have no such entry.
+            # The model's outputs have these units. Runs of older versions have no such entry.
             **({} if getattr(config.task.options, "standardise", True) else {"standardise": False}),
             DATA: manifest.measured.digest[:16],
         }
@@ -231,7 +231,7 @@ class Graphs(Subject):
         all_train = "train" in store.split_names and len(store.split("train")) == len(store)
         unsplit = manifest.provenance.get("split") == HASHED or all_train
         if manifest.content_hash != run.data_hash and unsplit:
-            samplers = {UNSPLIT: GraphSplitOptions(EVERY, batches)}  # the source gives these graphs no split
+            samplers = {UNSPLIT: GraphSplitOptions(EVERY, batches)}  # graphs to which the source assigns no split
 
         def members(name: str) -> np.ndarray:
             graphs = np.arange(len(store)) if len(samplers) == 1 else store.unsplit()

@@ -163,7 +163,7 @@ def link_task(manifest: Manifest, options: LinksOptions) -> Task:
 def check_links(graph: StoredGraph, options: LinksOptions, num_links: int, width: int) -> None:
     """Raises ConfigError if the graph has no features, edges or held-out links, but the run needs them.
 
-    `num_links`: least number of training links. `width`: width of the embeddings; a graph with embeddings needs no features.
+    `num_links`: smallest number of training links. `width`: width of the embeddings; a graph with embeddings needs no features.
     """
     manifest, links = graph.manifest, graph.manifest.links
     check_features(graph, width)

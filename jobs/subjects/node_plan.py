@@ -19,7 +19,7 @@ from graphmill.jobs.config.stored_columns import edge_weights, unread
 from graphmill.jobs.data.prepare_graph import how_to_make, not_there_yet
 from graphmill.jobs.machine.memory_check import available_bytes
 from graphmill.jobs.plan.cost_model import Rates, all_reduce_bytes
-from graphmill.jobs.plan.needs import Needs, seen_needs
+from graphmill.jobs.plan.needs import Needs, requests_by_host, seen_needs
 from graphmill.jobs.plan.run_plan import Plan, duration
 from graphmill.jobs.plan.scoring_plan import PLANNED, Scoring, add_training, add_untried, on_top, planned_bytes, shared
 from graphmill.jobs.plan.settings_search import Settings, Setup, search_settings, settings_table
@@ -42,11 +42,11 @@ from graphmill.storage.format.manifest import Manifest
 from graphmill.storage.format.source import SPLITS
 from graphmill.storage.graph import StoredGraph
 
-_GIGABIT = 1e9 / 8  # bytes a second
+_GIGABIT = 1e9 / 8  # bytes per second
 _LINKS = (1, 10)  # Gb/s
-_MOST_POSITIONS = 16  # most positions of a step for which the traffic of a batch is counted
-_LONGEST_LOOK_S = 10.0  # seconds for drawing batches, to see which rows of other hosts they need
-_SMALL = 5_000  # nodes; a batch with fewer nodes is tried whole
+_MOST_POSITIONS = 16  # maximum number of positions in a step for which the plan counts the traffic of a batch
+_LONGEST_LOOK_S = 10.0  # maximum time for drawing batches, to count which rows of other hosts they need
+_SMALL = 5_000  # number of nodes; a batch with fewer nodes is tried as a whole
 
 
 def plan_nodes(plan: Plan, graph: NodeGraph, resolved: ResolvedRun, task: Task) -> None:
@@ -136,7 +136,7 @@ def _add_sampled(plan: Plan, graph: NodeGraph, resolved: ResolvedRun, task: Task
 def _add_traffic(plan: Plan, sampler: Sampler, traffic: Traffic) -> None:
     """Adds the bytes that a batch and the gradients move between hosts. Counts them on one batch of each position."""
     sampler.sample(0, 0)  # the first call also requests the list of roots
-    before, far_of = traffic.by_partition(), np.zeros(2)
+    before, far_of, requests = traffic.by_partition(), np.zeros(2), 0.0
     requests_at, bytes_at = (COLUMNS.index(name) for name in ("local_requests", "local_bytes"))
     host_of = np.arange(len(before)) * plan.hosts // len(before)
     positions = range(min(plan.micro_batches, _MOST_POSITIONS))
@@ -145,9 +145,11 @@ def _add_traffic(plan: Plan, sampler: Sampler, traffic: Traffic) -> None:
         sampler.sample(0, position)
         asked = (traffic.by_partition() - last)[:, [requests_at, bytes_at]]
         # A host without a partition requests everything from other hosts.
-        far_of += asked[host_of != position * plan.hosts // plan.micro_batches].sum(axis=0) / len(positions)
-    counted = (traffic.by_partition() - before).sum(axis=0) / len(positions)
-    requests, num_bytes = counted[requests_at], counted[bytes_at]
+        own_host, by_host = position * plan.hosts // plan.micro_batches, requests_by_host(asked[:, 0], host_of)
+        requests += sum(by_host) / len(positions)
+        far_requests = sum(of_host for host, of_host in enumerate(by_host) if host != own_host)
+        far_of += np.array([far_requests, asked[host_of != own_host, 1].sum()]) / len(positions)
+    num_bytes = (traffic.by_partition() - before).sum(axis=0)[bytes_at] / len(positions)
     reduced = all_reduce_bytes(plan.parameters or 0, plan.workers)
     # A link carries both directions at the same time: a host receives rows for its workers while it sends rows to other hosts.
     batches = plan.on_a_host(plan.workers) * plan.most_batches(plan.micro_batches)
@@ -163,12 +165,12 @@ def _add_traffic(plan: Plan, sampler: Sampler, traffic: Traffic) -> None:
 def _add_settings(
     plan: Plan, manifest: Manifest, resolved: ResolvedRun, tried: Tried, of_epoch: int, needs: Needs
 ) -> None:
-    """Adds two results: the share of a batch's rows that is still sent if rows are kept by plan, and the settings with the cheapest step."""
+    """Adds two results to the plan: the share of a batch's rows that hosts still send if rows are kept by plan, and the settings with the cheapest step."""
     config, rows = resolved.config, manifest.feature_rows
     assert rows is not None
     loader = config.loader
     now = Settings(plan.workers, loader.cache_bytes, loader.plan_bytes, rows.dtype, loader.shared_bytes)
-    # The size of a listed row in another type is known only after ingestion.
+    # If rows are not dense, their size in another type is known only after ingestion.
     types = get_args(FeatureDtype) if rows.layout == "dense" else ()
     smaller = [FeatureRows(rows.dim, dtype) for dtype in types]
     setup = Setup(

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from graphmill.cluster.checkpoints.checkpoint import DATA
@@ -139,7 +140,7 @@ class Nodes(Subject):
         self.task(resolved)  # raises for options that contradict the labels
 
     def completed(self, resolved: ResolvedRun) -> Self:
-        """The graph with the encoding that its model reads. If the run says so, the features stay on the object store."""
+        """The graph with the encoding that the model reads. If the run's options ask for it, the features stay on the object store."""
         graph = self.stored
         if resolved.config.servers.range_reads:
             graph = graph.features_by_range()
@@ -148,7 +149,7 @@ class Nodes(Subject):
         return replace(self, stored=graph)
 
     def check_memory(self, resolved: ResolvedRun) -> None:
-        if resolved.is_full_graph and resolved.workers.device == "cpu":  # a worker with a GPU checks its memory itself
+        if resolved.is_full_graph and resolved.workers.device == "cpu":  # a GPU's memory is checked by its worker
             shard_memory(self.manifest, resolved).check(resolved.workers.most)
 
     def check_served(self, served: Served, resolved: ResolvedRun) -> None:
@@ -180,7 +181,7 @@ class Nodes(Subject):
         from graphmill.cluster.data.served_nodes import ServedNodes
         from graphmill.cluster.serving.partition_server import connect_any, server_group
 
-        with server_group(self.stored, options) as group:
+        with server_group(self.stored, options, partial(print, flush=True)) as group:
             servers, traffic = group.running(), Traffic(self.num_partitions)
             router = connect_any(servers, traffic.watch)
             renewed = lambda wait_s, say: ServedNodes(group.running(wait_s, say))  # noqa: E731
@@ -423,7 +424,7 @@ def _check_targets(config: RunConfig, graph: StoredGraph) -> None:
 
 
 def num_roots(resolved: ResolvedRun) -> int:
-    """Least number of labelled nodes that the training split must have."""
+    """Minimum number of labelled nodes in the training split."""
     return 1 if resolved.is_full_graph else resolved.micro_batches
 
 

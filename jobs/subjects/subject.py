@@ -1,4 +1,5 @@
-"""The protocol of a run's subject. The subject finds, opens, checks and serves the run's data, and trains on it, plans for it and predicts it.
+"""The protocol of a run's subject. A subject finds, opens, checks and serves the run's data. It also gives the run its samplers, task, baselines, plan and
+predictions.
 
 `graphmill.jobs.config.registry.KINDS` maps each kind of run to its class; a user's own kind names its class. Methods with a body are the defaults for data
 that every process reads itself.
@@ -63,7 +64,7 @@ class Served:
 
 
 class Subject(Protocol):
-    """The opened data of a run. The methods raise ConfigError if the run and the data do not fit."""
+    """The opened data of a run. The methods raise ConfigError if the run and the data do not fit each other."""
 
     entry: ClassVar[str] = "graph"
     """Name of the data in a summary and in messages: "graph" or "graphs"."""

@@ -1,1 +1,1 @@
-"""Sweeps: trials, search, scaling, and their tables. Imports: jobs.plan and below."""
+"""Runs sweeps: trials, search, scaling, and the tables of results. Imports: jobs.plan and below."""

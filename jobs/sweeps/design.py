@@ -30,8 +30,9 @@ _METRICS = {  # metrics in addition to the task's metric
 }
 _BINARY_METRICS = {"rocauc": ("ap",), "ap": ("rocauc",), "micro_f1": ("macro_f1",), "macro_f1": ("micro_f1",)}
 _LOWER_IS_BETTER = ("loss", "mae", "rmse")
-SCALING = "scaling"  # a key of the grid that is no option of a run: how the batch grows with the workers
-ARM = "arm"  # a second such key: the arm of a study
+# A key of the grid that is no option of a run: how the batch grows with the number of workers.
+SCALING = "scaling"
+ARM = "arm"  # another key of the grid that is no option of a run: the arm of a study
 
 
 @dataclass(frozen=True)
@@ -43,9 +44,9 @@ class SweepOptions:
     study: str | None = None
     """A study: a file with a recipe and with arms to compare, each with its options. recipes/studies has the papers' studies. --recipe replaces the study's recipe."""
     kind: str = "nodes"
-    """Train on the nodes of one graph, or on many graphs. A recipe names its kind itself."""
+    """Train on the nodes of one graph, or on many graphs. If a recipe is named, the recipe's kind counts."""
     grid: tuple[str, ...] = ()
-    """OPTION=A,B …: values. Every combination of the values runs. Options that take several values: "sampler.fanouts=10 5,5 5"."""
+    """OPTION=A,B …: values of options. Every combination of the values runs. If an option takes several values: "sampler.fanouts=10 5,5 5"."""
     draw: tuple[str, ...] = ()
     """OPTION=LOW..HIGH or OPTION=LOW..HIGH:log …: ranges from which values are drawn."""
     trials: Count | None = None
@@ -63,13 +64,14 @@ class SweepOptions:
     metric: str | None = None
     """Metric by which trials are compared: valid_accuracy, valid_mae, valid_loss …; the default is the metric that selects a run's best epoch."""
     prune: bool = False
-    """Stop a trial if its best validation score is worse than the median of the other trials at the same epoch. Starts when five trials have ended."""
+    """Stop a trial if its best validation score is worse than the median of the other trials at the same epoch. The first trial can be stopped when five trials
+    have ended."""
     prune_after: Count = 1
     """Number of epochs that every trial runs before it may be stopped."""
     baseline: tuple[Literal["gcn", "gat", "sage"], ...] | None = ("gcn",)
     """Classic models to train after the trials, by their frozen recipes (recipes/baselines), once for each graph, split and seed. After the --, --baseline.configurations sets the number of configurations of each model. none: no classic models."""
     at_once: Count | None = None
-    """Number of trials that run at the same time. The default is as many as cores and GPUs allow, or one if scaling is measured."""
+    """Number of trials that run at the same time. The default is the largest number for which cores and GPUs are enough, or one if scaling is measured."""
     cpus: Count | None = None
     """Number of cores for all trials in total. The default is all cores of this machine."""
     trial_timeout_s: Positive = 86_400.0
@@ -152,7 +154,8 @@ class SweepDesign:
                 yield Slot(first + place, draw, first, values, seed)
 
     def config(self, values: Mapping[str, Any], seed: int | None) -> RunConfig:
-        """The run with these values, as if a training command had the same flags. Raises ConfigError if a training command would refuse the run."""
+        """The configuration with these values, as a training command with the same flags would have it. Raises ConfigError if a training command would refuse
+        the run."""
         try:
             options = {path: value for path, value in values.items() if path not in (SCALING, ARM)}
             if ARM in values:
@@ -161,7 +164,7 @@ class SweepDesign:
             tree = _read_flags(options, self.words)
             if self.options.resume:  # the sweep may have been started by another user
                 check_code(tree, self.options.resume, allow_import=self.options.allow_import)
-            # Points of a scaling sweep differ only in the measured options: the size of their graphs sets no option.
+            # The points of a scaling sweep must differ only in the measured options, so the size of the graph must not choose any option.
             under = {"run": {"defaults": "recipe"}} if self.measures_scaling else {}
             config = read_config(config_tree(self.options.kind, under, self.recipe, tree))
             if config.run.dir is not None or config.run.resume is not None:
@@ -181,7 +184,7 @@ class SweepDesign:
         return config
 
     def configs(self) -> list[RunConfig]:
-        """Checked runs for every combination and seed, with both bounds of the drawn values."""
+        """Configurations for every combination and seed, with both bounds of each range, after all checks."""
         first = replace(self, options=replace(self.options, trials=1 if self.ranges else None))
         return [
             self.config({**slot.values, **{one.path: one.at(bound) for one in self.ranges}}, slot.seed)

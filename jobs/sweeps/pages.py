@@ -1,4 +1,4 @@
-"""Output of a sweep: the printed table, and the page and CSV file of all trials."""
+"""Writes the output of a sweep: the printed table, and the page and CSV file of all trials."""
 
 import os
 import platform

@@ -153,8 +153,8 @@ def _graph_facts(config: RunConfig) -> dict[str, Any]:
 
 
 def _cpu_seconds(pid: int) -> dict[str, float]:
-    """CPU seconds so far of a trial's processes ("own"), of its servers and of the machine, and CPU seconds stolen by the hypervisor. Also the largest resident
-    memory of a worker."""
+    """CPU seconds since the start: of a trial's processes ("own"), of its servers, of the machine, and the seconds that the hypervisor stole. Also the largest
+    resident memory of a worker."""
     own = servers = peak = 0.0
     try:
         root = psutil.Process(pid)
@@ -174,7 +174,7 @@ def _cpu_seconds(pid: int) -> dict[str, float]:
     idle = machine.idle + getattr(machine, "iowait", 0.0) + stolen
     twice = getattr(machine, "guest", 0.0) + getattr(
         machine, "guest_nice", 0.0
-    )  # Linux counts the guests' time also in user and nice
+    )  # Linux adds the time of guests also to user and nice
     return {
         "own": own,
         "server": servers,

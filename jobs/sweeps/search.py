@@ -1,4 +1,4 @@
-"""The search of a sweep and its stored state: an Optuna study in OUT/sweep.sqlite. A killed sweep continues from this file.
+"""Searches the values of a sweep's trials. The state of the search is an Optuna study in OUT/sweep.sqlite; a killed sweep continues from this file.
 
 A trial of the sweep may have several entries in the study: one for each time that the trial was begun. The latest entry counts. Draws depend on (seed,
 index of the draw). Draws of TPE also depend on the scores known at the time of the draw.

@@ -43,7 +43,7 @@ class Classic:
 
 
 def spread(values: Sequence[float]) -> str:
-    """Mean ± standard deviation as text; a dash if there are no values."""
+    """Formats mean ± standard deviation; a dash if there are no values."""
     if not values:
         return "–"
     return f"{statistics.fmean(values):.4f}" + (f" ± {statistics.stdev(values):.4f}" if len(values) > 1 else "")

@@ -1,1 +1,1 @@
-"""Builds modules and tasks from options: models over batches, heads, losses. Imports: jobs.config and below."""
+"""Builds modules and tasks from options: models that take batches, heads, losses. Imports: jobs.config and below."""

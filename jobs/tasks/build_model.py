@@ -45,7 +45,8 @@ def build_model(component: Component, kind: str, inputs: Inputs, relational: Rel
 
 
 def _build_typed_model(component: Component, inputs: Inputs, relational: RelationalConfig) -> Any:
-    """A model of typed graphs; or relational layers, followed by a model of plain graphs over the states of the relational layers."""
+    """Builds a model of typed graphs, or relational layers with a model of plain graphs after them. The second model reads the states of the relational
+    layers."""
     from graphmill.jobs.tasks.model_inputs import OverGraphs, plain, typed_batch_graphs, with_penalty
     from graphmill.models.geco.network import param_groups
     from graphmill.models.relational.network import OverTypes
@@ -67,7 +68,7 @@ def _build_typed_model(component: Component, inputs: Inputs, relational: Relatio
     return model
 
 
-# Usual names of constructor parameters -> the entry of the data that provides the value.
+# Maps the usual names of constructor parameters to the entry of the data that provides the value.
 _OF_INPUTS = {
     **dict.fromkeys(
         ("in_channels", "in_dim", "in_features", "in_feats", "input_dim", "num_features", "num_node_features"), "in"
@@ -245,7 +246,7 @@ def _as_data(graphs: Any) -> Any:
 
 
 def _built(own: Any, options: Any, inputs: Inputs) -> nn.Module:
-    """A user's module in the form that the trainer takes. If `own` is an object, the object is copied with its weights."""
+    """Converts a user's module to the form that the trainer takes. If `own` is an object, it is copied with its weights."""
     takes = _Arguments(own)
     takes.check(inputs)
     if isinstance(own, nn.Module):
@@ -272,7 +273,7 @@ def _built(own: Any, options: Any, inputs: Inputs) -> nn.Module:
 
 
 def _smallest(inputs: Inputs) -> Graphs | TypedGraphs:
-    """A small graph with two nodes of each type and an edge of each kind. Lazy modules get their sizes from it."""
+    """A small graph with two nodes of each type and an edge of each relation. Lazy modules get their sizes from this graph."""
     pair, no_rows = torch.arange(2), {name: torch.zeros(2, dim) for name, dim in inputs.node_dims}
     if inputs.node_dims:
         edges = {each: (torch.arange(3), pair) for each in inputs.relations}
@@ -300,7 +301,7 @@ class PlainModule(nn.Module):
         self._takes, self._of_graphs, self._out_dim = takes, inputs.task == "graph", inputs.out_dim
 
     def forward(self, graphs: Any, epoch: int = 0) -> Tensor:
-        """[r, out_dim]: a row for each graph, or a row for each root, taken from the rows that the module returns for all nodes.
+        """[r, out_dim]: a row for each graph or for each root. The rows of roots are taken from the rows that the module returns for all nodes.
 
         Raises ConfigError if the result of the module has another shape, or if the module changes its inputs in place.
         """

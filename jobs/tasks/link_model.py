@@ -1,7 +1,7 @@
 """Makes a model of links from a model of nodes. The outputs of the node model at the roots are states; a decoder scores pairs of states.
 
 In training, the model returns the logits of each link and of the link's negatives. In evaluation, it counts the rivals of a link that have a higher score
-and the rivals that have the same score. Only four numbers per link leave the batch, however many rivals the link has.
+and the rivals that have the same score. The batch returns only four numbers per link, for any number of rivals.
 
 Legend: m links, k negatives, r roots (only the first R roots may be ends of links), D width.
 """
@@ -18,7 +18,8 @@ from graphmill.models.primitives.segments import at_least_float32
 from graphmill.samplers.batches.link_batch import TorchLinkBatch, TorchTypedLinkBatch
 
 Links = TorchLinkBatch | TorchTypedLinkBatch
-_BLOCK = 1 << 22  # most numbers in memory at a time in evaluation: scores, or states for the scores
+# Maximum number of numbers in memory at a time in evaluation: scores, or the states that the scores are computed from.
+_BLOCK = 1 << 22
 
 
 class LinkModel(nn.Module):
@@ -29,7 +30,7 @@ class LinkModel(nn.Module):
         super().__init__()
         self.encoder, self.decoder = encoder, build_link_decoder(options, num_relations)
         self.head = nn.Identity()  # its inputs are the nodes' states, which `predict --embeddings` keeps
-        # Scoring a node against many nodes needs this many numbers in memory for each score.
+        # When a node is scored against many nodes, each score needs this number of numbers in memory.
         self._width = 1 if options.kind in ("dot", "distmult") else options.width
         if hasattr(encoder, "param_groups"):
             self.param_groups = self._param_groups
@@ -63,14 +64,15 @@ class LinkModel(nn.Module):
         assert batch.negative is not None
         sources = batch.link_source[:, None] if batch.negative_source is None else batch.negative_source
         relation = batch.link_relation
-        # Rows come from `index_select`: its gradient sums in the order of the rows.
+        # Takes rows by `index_select`, because its gradient adds up in the order of the rows.
         source = _rows(state_rD, batch.link_source)
         own_m1 = self.decoder(source, _rows(state_rD, batch.link_destination), relation)[:, None]
         others_mk = self.decoder(_rows(state_rD, sources), _rows(state_rD, batch.negative), _column(relation))
         return torch.cat([own_m1, others_mk], dim=1)
 
     def _ranked(self, state_rD: Tensor, batch: Links, rows: Tensor) -> Tensor:
-        """float64 [b, 4] for the links with the indices `rows`: score, number of rivals with a higher score, with the same score, first rival's score."""
+        """float64 [b, 4] for the links with the indices `rows`: score, number of rivals with a higher score, number of rivals with the same score, score of the
+        first rival."""
         assert batch.link_source is not None
         assert batch.link_destination is not None
         assert batch.negative is not None

@@ -1,4 +1,4 @@
-"""Converts the batches of loaders into the inputs of models, and models over such inputs into modules that the trainer takes.
+"""Converts the batches of loaders to the inputs of models. Converts models, which take such inputs, to the modules that the trainer takes.
 
 A minibatch lists the sources of the in-edges of each node. `graphmill.models.primitives.graphs.Graphs` holds edges in two rows, source over destination.
 A shard of the whole graph becomes a `graphmill.models.parallel.graph.ShardedGraph`. The forward pass is then a collective call of all ranks.
@@ -38,7 +38,7 @@ Made = TypeVar("Made")
 
 @dataclass(frozen=True, repr=False)
 class PlannedShard(TorchBatch):
-    """A shard for all steps. The exchange of its rows is planned once."""
+    """A shard that is used for all steps. The exchange of its rows is planned once."""
 
     graph: ShardedGraph | None = None
 
@@ -105,7 +105,7 @@ def node_batch_graphs(batch: TorchBatch) -> Graphs | ShardedGraph:
 
 
 class KeptEdges(Generic[Made]):
-    """Calls `make(batch)` and keeps the result as long as all batches have the same edges. All batches of a whole graph have the same edges.
+    """Calls `make(batch)`, and keeps the result as long as the batches have the same edges, as all batches of a whole graph do.
 
     Also keeps the edge lists of the last batch, to compare. `again` puts the rows of another batch into the kept result.
     """
@@ -118,7 +118,7 @@ class KeptEdges(Generic[Made]):
         self._made: Made | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """A copy does not take over the kept result."""
+        """A copy of this object starts without a kept result."""
         return {**vars(self), "_edges": (), "_made": None}
 
     def __call__(self, batch: TorchBatch) -> Made:
@@ -143,7 +143,7 @@ class KeptEdges(Generic[Made]):
 
 
 def _are_same(edges: Sequence[Tensor | None], others: Sequence[Tensor | None]) -> bool:
-    """Whether all tensors are equal. Compares shapes first: unequal shapes need no wait for the device."""
+    """Whether all tensors are equal. Compares shapes first, because comparing shapes does not wait for the device."""
     if list(map(_form, edges)) != list(map(_form, others)):
         return False
     return all(
@@ -156,7 +156,7 @@ def _form(tensor: Tensor | None) -> Any:
 
 
 class NodeBatchGraphs:
-    """`node_batch_graphs`, but the edges of a whole graph are made only once."""
+    """Does the same as `node_batch_graphs`, but makes the edges of a whole graph only once."""
 
     def __init__(self) -> None:
         self._kept = KeptEdges(node_batch_graphs, _with_rows)
@@ -266,7 +266,8 @@ def read_columns(model: nn.Module, inputs: Inputs) -> None:
 
 
 def baselines_see(inputs: Inputs, choice: str, name: str = "") -> Callable[[Tensor], Tensor] | None:
-    """A function that maps rows of features to the rows that baselines read: standardised, without embedded categories. None: rows as stored."""
+    """Returns a function that maps rows of features to the rows that baselines read: standardised, and without embedded categories. None: baselines read the
+    rows as stored."""
     columns = ReadColumns(inputs).requires_grad_(False)
     see_raw = choice == "no" and not inputs.embedded
     return None if see_raw else lambda x_nF: columns.rows(x_nF, name)[:, : x_nF.shape[1]]

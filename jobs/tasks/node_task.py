@@ -23,7 +23,7 @@ from graphmill.storage.format.source import SPLIT_TRAIN, SPLITS, SourceInfo
 from graphmill.storage.format.statistics import TargetStatistics
 from graphmill.storage.graph import StoredGraph
 
-MOST_SHOWN = 5  # most classes, or most faults of splits, in a message
+MOST_SHOWN = 5  # maximum number of classes, or of faults of splits, in a message
 
 
 def num_extra_columns(config: RunConfig) -> int:
@@ -60,7 +60,8 @@ def graph_inputs(data: Manifest | SourceInfo, config: RunConfig) -> Inputs:
     return Inputs(
         node=Features(dim=data.feature_dim + num_extra_columns(config) + width),
         edge=Features(dim=sum(edge_dims(data, config))),
-        out_dim=(data.num_classes or 1) if config.links is None else config.links.decoder.width,  # links: of states
+        # For a run on links: the width of the states.
+        out_dim=(data.num_classes or 1) if config.links is None else config.links.decoder.width,
         task="node",
         num_relations=0 if config.links is None else len(data.relations),
         embedded=embedded,
@@ -186,7 +187,7 @@ def check_features(graph: StoredGraph, width: int) -> None:
 def check_graph(graph: StoredGraph, split_set: int, task: Component, metric: str, num_roots: int, width: int) -> None:
     """Raises ConfigError if the task needs labels, features or splits that the graph does not have.
 
-    `num_roots`: least number of labelled nodes in the training split. `width`: width of the embeddings; a graph with embeddings needs no features.
+    `num_roots`: minimum number of labelled nodes in the training split. `width`: width of the embeddings; a graph with embeddings needs no features.
     """
     manifest = graph.manifest
     if not fits_labels(manifest, task):
@@ -247,7 +248,8 @@ def graph_lacks(manifest: Manifest, split_set: int) -> list[str]:
 
 
 def split_faults(rows: Mapping[str, tuple[Any, int]], unit: str, names: Sequence[str]) -> list[str]:
-    """Faults of splits, each in a few words with its counts. `rows`: split -> (labels by class, all labels). `names`: of the classes; empty: indices."""
+    """Faults of splits, each in a few words with its counts. `rows`: split -> (number of labels by class, number of all labels). `names`: names of the classes;
+    if empty, the texts have the classes' indices."""
     lacks, (trained, num_trained) = [], rows["train"]
     for name, (counts, total) in rows.items():
         of_class = {i: f"{names[i] if names else i} ({n:,} of {total:,}" for i, n in enumerate(counts) if n}

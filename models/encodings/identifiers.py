@@ -51,12 +51,28 @@ def orthogonal_identifiers(
     column_B1D = padding.mask_BN[:, :width].unsqueeze(1)
     unit_ND = torch.eye(places, width, dtype=dtype, device=device)
     matrix_BND = torch.where(column_B1D, gauss * node_BN1, unit_ND)
-    q_BND, r_BDD = torch.linalg.qr(matrix_BND)
-    q_BND = torch.where(r_BDD.diagonal(dim1=1, dim2=2).unsqueeze(1) < 0, -q_BND, q_BND)
+    if device.type == "cuda":
+        q_BND = _orthogonalised(matrix_BND.double()).to(dtype)
+    else:
+        q_BND, r_BDD = torch.linalg.qr(matrix_BND)
+        q_BND = torch.where(r_BDD.diagonal(dim1=1, dim2=2).unsqueeze(1) < 0, -q_BND, q_BND)
     rows_nD = padding.unpad(q_BND)
     if places > dim:
         rows_nD = rows_nD / rows_nD.norm(dim=1, keepdim=True).clamp(min=torch.finfo(dtype).tiny)
     return torch.nn.functional.pad(rows_nD, (0, dim - width))
+
+
+def _orthogonalised(matrix_BND: Tensor) -> Tensor:
+    """Returns the Q of QR whose R has a positive diagonal, from float64, by Cholesky factors: on a GPU `torch.linalg.qr` forms Q matrix by matrix. The first factor is of a shifted matrix, so a nearly singular matrix passes (shifted CholeskyQR3, arXiv:1809.11085)."""
+    unit_DD = torch.eye(matrix_BND.shape[2], dtype=matrix_BND.dtype, device=matrix_BND.device)
+    for shift in (1e-13, 0.0, 0.0, 0.0):
+        gram_BDD = matrix_BND.mT @ matrix_BND
+        shift_B11 = shift * gram_BDD.diagonal(dim1=1, dim2=2).sum(1)[:, None, None]
+        factor_BDD = torch.linalg.cholesky_ex(
+            gram_BDD + shift_B11 * unit_DD
+        ).L  # reads no status, so the host does not wait
+        matrix_BND = torch.linalg.solve_triangular(factor_BDD.mT, matrix_BND, upper=True, left=False)
+    return matrix_BND
 
 
 @torch.no_grad()
@@ -87,7 +103,7 @@ def node_identifiers(
     elif seed is None:
         rows = uniform(shape, device).to(dtype)
     else:
-        rows = (_counted_words(seed, keys, dim) >> 8).to(dtype) / 2**24  # float32 holds no more digits below 1
+        rows = (_counted_words(seed, keys, dim) >> 8).to(dtype) / 2**24  # 24 bits are float32's precision
     return torch.nn.functional.normalize(rows, dim=1)
 
 

@@ -54,7 +54,7 @@ def laplacian_eigenvectors(
             torch.zeros(graphs.num_nodes, k, dtype=dtype, device=device),
             torch.zeros(padding.num_graphs, k, dtype=dtype, device=device),
         )
-    # Padding comes last in the spectrum, because real eigenvalues are at most 2, or twice the largest degree.
+    # This value puts padding behind all eigenvalues of the graph, which are at most 2 (normalised) or at most twice the largest degree.
     behind_BN = (~padding.mask_BN).to(dtype) * (4 * places)
     matrix_BNN = laplacian_matrix(graphs, dtype, normalised=normalised) + torch.diag_embed(behind_BN)
     with torch.autocast(device.type, enabled=False):
@@ -79,7 +79,7 @@ def _ranks(size_B: Tensor, k: int, which: str) -> tuple[Tensor, Tensor]:
 
 
 def fixed_signs(vectors_BNk: Tensor) -> Tensor:
-    """Multiplies each vector by the sign of its largest entry. If several entries are within 0.1 % of the largest, the first of them decides."""
+    """Multiplies each vector by the sign of its largest entry. If several entries are within 0.1 % of the largest, the sign of the first one is used."""
     size_BNk = vectors_BNk.abs()
     leading_B1k = (size_BNk >= 0.999 * size_BNk.amax(1, keepdim=True)).to(torch.uint8).argmax(1, keepdim=True)
     return torch.where(vectors_BNk.gather(1, leading_B1k) < 0, -vectors_BNk, vectors_BNk)

@@ -3,11 +3,11 @@
     M = D⁻¹A,  D = out-degrees (a node without out-edges has a zero row);  P_ij = [I, M, M², …]_ij
 
 P_ij belongs to the walk that starts in i and ends in j. In attention i is the query and j the key (arXiv:2305.17589, section 3.1).
-GRIT's code stored the transpose until December 2024; transpose the result to get the same. Parallel edges count once. With edge weights,
+GRIT's code stored the transpose until December 2024; transpose the result to get that code's values. Parallel edges count once. With edge weights,
 A holds the weights, and parallel edges add up. Self-loops count as given. Padding has zeros in every channel, also in the identity.
 
-Powers are computed by doubling with dense batched products, [M¹ … Mᵃ] Mᵃ = [Mᵃ⁺¹ … M²ᵃ]: ⌈log₂ K⌉ calls, O(K n³) work. Products keep
-the requested precision: the zeros of a walk carry the shortest-path distance, and bf16 autocast would make the other numbers inexact.
+Powers are computed by doubling with dense batched products, [M¹ … Mᵃ] Mᵃ = [Mᵃ⁺¹ … M²ᵃ]: ⌈log₂ K⌉ calls, O(K n³) work. Products keep the requested precision,
+because bf16 autocast would make the numbers inexact. A walk's exact zeros tell the shortest-path distance.
 
 Legend: B graphs, n nodes, N places of the padded view, K channels.
 """
@@ -33,7 +33,7 @@ def transition_matrix(
     normalisation: Normalisation = "walk",
     dtype: torch.dtype = torch.float32,
 ) -> Tensor:
-    """[B, N, N]: M = D⁻¹A ("walk"), or D_out^-½ A D_in^-½ ("sym", PPGT-base); `reverse` takes Aᵀ for A, `undirected` max(A, Aᵀ)."""
+    """[B, N, N]: M = D⁻¹A ("walk"), or D_out^-½ A D_in^-½ ("sym", PPGT-base). With `reverse`, Aᵀ replaces A; with `undirected`, max(A, Aᵀ) replaces A."""
     if graphs.edge_coefficient is None:
         adjacency_BNN = graphs.padding.adjacency(dtype, undirected=undirected)
     else:

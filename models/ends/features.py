@@ -115,7 +115,7 @@ def checked_categories(rows_nF: Tensor, features: Features) -> Tensor:
     rows_nF = rows_nF.long()
     if not rows_nF.numel():
         return rows_nF
-    sizes = _sizes.__wrapped__ if torch.compiler.is_compiling() else _sizes  # tensors of a trace end with it
+    sizes = _sizes.__wrapped__ if torch.compiler.is_compiling() else _sizes  # a trace's tensor must not be cached
     outside_nF = (rows_nF < 0) | (rows_nF >= sizes(features.categories, rows_nF.device))
     if not is_readable(rows_nF):
         torch._assert_async(~outside_nF.any(), "a category lies outside its column's vocabulary")

@@ -55,7 +55,7 @@ class UnitReLU(nn.Module):
 
 
 class FullWidthMLP(nn.Sequential):
-    """Applies `num_layers` linear maps of the full width, with dropout before the last one (None: no dropout).
+    """Applies `num_layers` linear maps. All but the last keep the width. Dropout comes before the last map (`dropout` None: no dropout).
 
     With `UnitReLU` it is GraphGym's MLP, the head "default" or "inductive_node" of GRIT's and GraphGPS's code. The hidden layers of this MLP
     always use a default configuration with `has_l2norm` on, even if the experiment's file turns it off.

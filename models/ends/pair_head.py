@@ -1,4 +1,4 @@
-"""Scores pairs of nodes within graphs with GraphGym's inductive edge head (decoding "dot"), and counts the better-scored pairs to rank a pair.
+"""Scores pairs of nodes within graphs with GraphGym's inductive edge head (decoding "dot"), and ranks a pair by the number of pairs with a higher score.
 
 Legend: n nodes, B graphs, N places, D width, P pairs.
 """
@@ -19,8 +19,9 @@ class PairHead(nn.Module):
         self.linear = nn.Linear(width, width)
 
     def forward(self, x_nD: Tensor, graphs: Graphs, pair_2P: Tensor) -> Tensor:
-        """Returns in training [P, 1], the logits of the pairs (given as positions in the batch). Returns in evaluation [P, 3]: the logit; the count of
-        nodes w ≠ v of the graph (u included) with a higher z_u · z_w; and the count of nodes w ≠ v with the same z_u · z_w."""
+        """In training returns [P, 1], the logits of the pairs (u, v), which are given as positions in the batch. In evaluation returns [P, 3]. Column 0 is the
+        logit. Column 1 counts the graph's nodes w ≠ v (u included) with z_u · z_w > z_u · z_v. Column 2 counts the nodes w ≠ v with z_u · z_w = z_u · z_v.
+        """
         z_nD = self.linear(x_nD)
         logit_P1 = link_scores(z_nD, pair_2P).unsqueeze(1)
         if self.training:

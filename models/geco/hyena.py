@@ -6,7 +6,7 @@ Hyena's operator of order 2 (arXiv:2302.10866, and its public code), over the no
     u = x₂ ⊙ v;    y = (x₁ ⊙ (h ∗ u + s ⊙ u)) W_o
     h_t = FFN(t) ⊙ (exp(-δ t) + 0.05),   t from 0 to 1,   δ evenly from 3.1 to 15.4 over the channels
 
-∗ is a causal convolution: of length 2 N, with zeros behind the nodes. Hyena reads no edges; in GECO's paper it scores far lower on large graphs.
+∗ is a causal convolution. It is computed with length 2 N: zeros follow the N nodes. Hyena reads no edges; in GECO's paper it scores far lower on large graphs.
 
 Shapes: N nodes, D width, k taps; B graphs of N places.
 """

@@ -100,7 +100,7 @@ class InputAndConvolution(nn.Module):
 
 
 class NoNeighbors(nn.Module):
-    """X."""
+    """Returns X itself, without neighbors."""
 
     def forward(self, x_nD: Tensor, adjacency: Propagation) -> Tensor:
         return x_nD
@@ -159,7 +159,7 @@ class GECOLayer(nn.Module):
 
 
 class LocalFirstLayer(nn.Module):
-    """Returns L(X) with join "top". With join "gate" returns L(X) + g ⊙ Drop(GCB([X, L(X)])); if F is not D, GCB reads only L(X). [N, F] → [N, D]."""
+    """[N, F] → [N, D]. With join "top" returns L(X). With join "gate" returns L(X) + g ⊙ Drop(GCB([X, L(X)])), where GCB reads only L(X) if F is not D."""
 
     def __init__(self, config: GECOConfig, in_dim: int) -> None:
         super().__init__()
@@ -208,7 +208,7 @@ class GECO(nn.Module):
     def __init__(self, config: GECOConfig) -> None:
         super().__init__()
         self.config = config
-        # True if the first layer uses the features not only in linear maps: it concatenates them (equal widths) or propagates them (LCB).
+        # True if the first layer does more with the features than apply linear maps: it concatenates them (if the widths are equal) or propagates them (LCB).
         reads_rows = not config.local.is_paper and (config.local.block == "lcb" or config.in_dim == config.width)
         linear = not config.encoding_dim and not reads_rows
         self.input = NodeInput(config.input_dropout, config.scale_rows, linear=linear)

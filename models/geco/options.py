@@ -40,7 +40,9 @@ class GECOConfig:
     encoding_dim: Size = 0
     """Columns of positional encodings, which are concatenated to the features (in the paper for small graphs only)."""
     skip: bool = False
-    """Add Hyena's skip per channel: F_i ⊛ V + s ⊙ V, with initial value s = 1 (random in Hyena). It is not in GECO's equations. With the skip a node's own gates multiply each other; without it a mean over thousands of nodes hides them."""
+    """Add Hyena's skip per channel: F_i ⊛ V + s ⊙ V, with initial value s = 1 (random in Hyena). It is not in GECO's equations. With the skip, a node's output
+    contains the product of its own gates. Without the skip, this product is hidden in a mean over thousands of nodes.
+    """
     filter: FilterConfig = field(default_factory=FilterConfig)
     block: Literal["geco", "hyena"] = "geco"
     """geco: GECO's block; hyena: the paper's baseline, which is Hyena's operator over the nodes in their order, without edges (models/geco/hyena.py)."""

@@ -28,13 +28,13 @@ class GatedGCN(nn.Module):
     def __init__(
         self, width: int, dropout: float = 0.0, distance_gate: bool = False, update_edges: bool = True
     ) -> None:
-        """Without `update_edges` (in the last layer, because nothing reads its edge states) the next e is None and the norm of e takes no gradient."""
+        """`update_edges`: False in the last layer, because nothing reads its edge states. Then the next e is None and the norm of e takes no gradient."""
         super().__init__()
         self.update_edges = update_edges
         self.node = nn.Linear(width, 4 * width)  # A, D read the destination; B, E read the source
         self.edge = nn.Linear(width, width)  # C
         self.norm_x, self.norm_e = RowBatchNorm(width), RowBatchNorm(width)
-        self.norm_e.requires_grad_(update_edges)  # data parallelism would wait for its missing gradient
+        self.norm_e.requires_grad_(update_edges)  # data parallelism would wait for this gradient, which never comes
         self.dropout = Dropout(dropout)
         self.distance: nn.Module | None = None
         if distance_gate:

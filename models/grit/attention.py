@@ -10,7 +10,7 @@ For query i and key j, with [w_ij ; b_ij] = W_E e_ij + bias per head (arXiv:2305
 The reference code keeps about twenty tensors of pairs × width per layer. Here the layer computes one block of queries at a time, with
 hand-written gradients. A layer keeps y = e + W_Oe ê. If `pair_memory` has room, the layer also keeps ê, the two derivatives of ρ and the
 inputs of the softmax's gradient: 3 + 3/C tensors more. Without room, blocks share buffers for these tensors, and the backward pass computes
-the tensors again, which adds two matrix products to the nine. Batch normalisation becomes one scale and shift per channel. The next layer
+the tensors again, which adds two matrix products to its nine. Batch normalisation becomes one scale and shift per channel. The next layer
 applies scale and shift when it reads y; their gradient flows back through y's mean and variance. All this is exact, not an approximation.
 
 ρ has no derivative at t = 0; there the gradient is taken as 0 (the reference's two square roots give the same).
@@ -31,7 +31,8 @@ from graphmill.models.primitives.dropout import dropout_factors
 from graphmill.models.primitives.graphs import Padding, pair_blocks, unit_values
 from graphmill.models.primitives.segments import at_least_float32
 
-# Elements of one buffer. On a CPU the buffers stay in the last-level cache, and there are few calls. On CUDA there are even fewer calls.
+# Elements of one buffer. On a CPU, buffers of this size stay in the last-level cache and need few calls. On CUDA the buffers are larger and need even fewer
+# calls.
 _BLOCK_ELEMENTS = {"cpu": 1 << 19, "cuda": 1 << 25}
 
 
@@ -50,9 +51,9 @@ class Pairs(NamedTuple):
 
 
 class PairNorm(nn.Module):
-    """Computes, for batch normalisation over the real pairs of a batch, one scale and shift per channel from the moments.
+    """Is batch normalisation over the real pairs of a batch: computes one scale and one shift per channel from the moments.
 
-    Parameters and buffers have the names of nn.BatchNorm1d's. As in BatchNorm, statistics cover the pairs of one forward pass.
+    Parameters and buffers have the same names as in nn.BatchNorm1d. As in BatchNorm, statistics cover the pairs of one forward pass.
     """
 
     def __init__(self, width: int, *, momentum: float = 0.1) -> None:
@@ -78,7 +79,7 @@ class PairNorm(nn.Module):
 
     @torch.no_grad()
     def _track(self, mean_D: Tensor, var_D: Tensor, count: Tensor) -> None:
-        # One pair has no variance, and zero pairs have no mean.
+        # With fewer than two pairs the momentum is 0: one pair has no variance, and zero pairs have no mean.
         momentum = self.momentum * (count > 1).to(mean_D.dtype)
         unbiased_D = var_D * (count / (count - 1).clamp(min=1)).to(var_D.dtype)
         self.running_mean.lerp_(mean_D.to(self.running_mean.dtype), momentum.to(self.running_mean.dtype))
@@ -140,7 +141,7 @@ class ConditionalAttention(nn.Module):
             # W (y·scale + shift) + b: scale and shift are folded into W_E, which then reads y.
             weight, bias = weight * pairs.scale_D, bias + (weight * pairs.shift_D).sum(1)
         weight_H2CD, bias_H2C = weight.view(heads, 2, -1, width), bias.view(heads, 2, -1)
-        # a as a matrix [D, H], head h's channels in column h.
+        # The parameter a as a matrix [D, H]: column h holds the channels of head h.
         score_DH = torch.diag_embed(self.score.squeeze(2)).transpose(0, 1).reshape(width, heads)
         mask = None if full else padding.mask_BN
         mask = mask if allowed_BNN is None else allowed_BNN
@@ -236,7 +237,7 @@ class _Options(NamedTuple):
     moments: bool
     keep: bool  # whether the backward pass keeps each block's tensors instead of computing them again
     seed: int
-    dtype: torch.dtype  # of products and buffers; y and moments keep y's dtype
+    dtype: torch.dtype  # dtype of products and buffers; y and the moments have y's dtype
     kept_weights: list[Tensor] | None
 
 
@@ -270,7 +271,7 @@ class _Block:
         self.w_weight, self.w_bias = w_weight.to(dtype), w_bias.to(dtype)
         self.b_weight, self.b_bias = b_weight.to(dtype), b_bias.to(dtype)
         self.o_weight, self.o_bias = o_weight.to(dtype), o_bias
-        # Products with a contiguous right side are a third faster on the CPU. One product for w and b together is not: its halves are
+        # On the CPU, products with a contiguous right side are a third faster. One common product for w and b is not faster, because its two halves are
         # strided.
         self.w_weight_t, self.b_weight_t, self.o_weight_t = (
             weight.t().contiguous() for weight in (self.w_weight, self.b_weight, self.o_weight)
@@ -309,7 +310,7 @@ class _Block:
         u = room("u", y_GRND)
         torch.add(self.q[graphs, rows].unsqueeze(2), self.k[graphs].unsqueeze(1), out=u)
         u = u.view_as(w)
-        # 1/√|t|; at t = 0 it is 1/√∞ = 0, so that ρ(t) = t/√|t| and ρ'(t) = 1/(2√|t|) are both 0.
+        # Computes 1/√|t|. For t = 0, |t| is replaced by ∞, which gives 0: ρ(t) = t/√|t| and ρ'(t) = 1/(2√|t|) are then both 0.
         inverse = torch.mul(w, u, out=self.buffer("inverse", w)).abs_()
         torch.threshold_(inverse, 0.0, float("inf")).rsqrt_()
         to_w = u.mul_(inverse)
@@ -329,7 +330,7 @@ class _Block:
         bounded = s
         if self.mask is not None:
             seen = self.mask[graphs].unsqueeze(1) if self.mask.dim() == 2 else self.mask[graphs, rows]
-            # The least finite number: a graph without nodes must not divide 0 by 0.
+            # The mask value is the least finite number, not -∞: a graph without nodes must not divide 0 by 0.
             bounded = s.masked_fill(~seen, torch.finfo(s.dtype).min)
         alpha = torch.softmax(bounded, dim=-1).to(self.options.dtype)
         if not self.options.attention_dropout:
@@ -487,7 +488,7 @@ def _backward(options, mask, results, tensors, kept, d_value, d_row, d_out, d_me
             d_hat.zero_()
             d_block.zero_()
 
-        # x̂'s two sums.
+        # Gradients through the two sums of x̂.
         d_value_HGRC = _to_heads(d_value[graphs, rows], options.heads)
         d_alpha = torch.matmul(d_value_HGRC, block.v_HBNC[:, graphs].transpose(2, 3))
         d_v_HBNC[:, graphs] += torch.matmul(alpha_kept.transpose(2, 3), d_value_HGRC)
@@ -499,7 +500,7 @@ def _backward(options, mask, results, tensors, kept, d_value, d_row, d_out, d_me
             d_alpha *= factors
         d_s = torch.ops.aten._softmax_backward_data(d_alpha, alpha, -1, dtype)
         if options.clamp is not None:
-            # In the precision of s the bound equals the value that the clamp wrote.
+            # The comparison is made in the precision of s, where the bound equals the value that the clamp wrote.
             d_s = torch.ops.aten.hardtanh_backward(d_s.to(s.dtype), s, -options.clamp, options.clamp).to(dtype)
         d_s_HP = d_s.view(options.heads, -1)
         sums["score"] += (d_s_HP @ hat).t()
@@ -508,7 +509,7 @@ def _backward(options, mask, results, tensors, kept, d_value, d_row, d_out, d_me
             alpha_kept.view(options.heads, g * r, places).permute(1, 2, 0), d_row_Q1D * block.own_HD
         )
 
-        torch.ops.aten.threshold_backward.grad_input(d_hat, hat, 0, grad_input=d_hat)  # ReLU
+        torch.ops.aten.threshold_backward.grad_input(d_hat, hat, 0, grad_input=d_hat)  # gradient of the ReLU
         sums["b_weight"] += d_hat.t() @ y_PD
         sums["b_bias"] += d_hat.sum(0)
         # These are twice the gradients of w and u; the factor ½ is applied later, to smaller tensors.

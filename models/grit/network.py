@@ -8,11 +8,11 @@
 
 Source: arXiv:2305.17589 (ICML 2023). The defaults are the paper's. The published code differs in five options: the score's clamp
 at ±5 (`score_clamp`), the scaler before W_O (`degree_scaler`), walks that end at the query instead of walks that start there
-(`transposed_rrwp`, used for all published results), features of an edge at its target as the query instead of at its source (`edge_query`;
-no difference on undirected graphs), and GraphGym's head (`head="graphgym"`: hidden layers are scaled to length 1).
-`graphmill.models.grit.published.as_released` sets the five. The paper's ablations are
-options too: `degree_scaler`, `encoding`, `attention`, `sparse`, `update_pairs`. Batch normalisation covers real nodes and real pairs, never
-padding. With fewer than two nodes there is no variance, so training uses the running statistics.
+(`transposed_rrwp`, used for all published results), an edge's features, which go to the pair with the edge's target as query instead of the pair with its
+source as query (`edge_query`; no difference on undirected graphs), and GraphGym's head (`head="graphgym"`: hidden layers are scaled to length 1).
+`graphmill.models.grit.published.as_released` sets the five. The paper's ablations are options too: `degree_scaler`, `encoding`, `attention`, `sparse`,
+`update_pairs`. Batch normalisation covers real nodes and real pairs, never padding. With fewer than two nodes there is no variance, so training uses the
+running statistics.
 
 Legend: n nodes, B graphs, N places per graph, E edges, D width, K walk channels.
 """

@@ -48,7 +48,7 @@ class GRITConfig:
     transposed_rrwp: bool = False
     """Compute e_ij from P_ji, as the code did before December 2024."""
     edge_query: EdgeQuery = "source"
-    """The end of an edge whose query gets the edge's features: e_ij has the features of i → j (paper) or of j → i (code)."""
+    """Which end of an edge i → j is the query of the pair that gets the edge's features. source: pair e_ij (paper); target: pair e_ji (code)."""
     encoding: Literal["rrwp", "rwse", "shortest_path"] = "rrwp"
     """rrwp: P_ij (paper); rwse (ablation): only P_ii, for nodes; shortest_path (ablation): an embedding of the path's length, below rrwp_steps, for pairs."""
     attention: Literal["conditional", "graphormer"] = "conditional"

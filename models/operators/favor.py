@@ -154,7 +154,7 @@ def favor_attention(
 
 
 class KeySums(Protocol):
-    """Sums over some of the keys."""
+    """A function that returns the sums over the given keys, such as `summarise_keys`."""
 
     def __call__(self, k_BHTD: Tensor, v_BHTE: Tensor, mask_BT: Tensor | None) -> KeySummary: ...
 
@@ -179,7 +179,7 @@ def sum_keys(
         return summarise_keys(k_BHTD, v_BHTE, projection_RD, shift_BH11, mask_BT, epsilon)
     sums: KeySummary | None = None
     for (k, mask), (v, _) in zip(_chunks(k_BHTD, mask_BT), _chunks(v_BHTE, None), strict=True):
-        part = _recomputed(summarise_keys, k, v, projection_RD, shift_BH11, mask, epsilon)
+        part = recomputed(summarise_keys, k, v, projection_RD, shift_BH11, mask, epsilon)
         sums = part if sums is None else KeySummary(sums[0] + part[0], sums[1] + part[1])
     assert sums is not None
     return sums
@@ -191,7 +191,7 @@ def map_queries(
     """Calls `read_summary`, in chunks if there are many queries."""
     if q_BHTD.shape[2] <= CHUNK_TOKENS:
         return read_summary(q_BHTD, projection_RD, summary, epsilon, released)
-    parts = [_recomputed(read_summary, q, projection_RD, summary, epsilon, released) for q, _ in _chunks(q_BHTD, None)]
+    parts = [recomputed(read_summary, q, projection_RD, summary, epsilon, released) for q, _ in _chunks(q_BHTD, None)]
     return torch.cat(parts, dim=2)
 
 
@@ -202,7 +202,8 @@ def _chunks(x_BHTD: Tensor, mask_BT: Tensor | None) -> list[tuple[Tensor, Tensor
     return list(zip(parts, masks, strict=True))
 
 
-def _recomputed(function: Callable[..., Any], *arguments: Any) -> Any:
+def recomputed(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Calls the function; the backward pass calls it again and keeps only its arguments until then."""
     if not torch.is_grad_enabled():
         return function(*arguments)
     return checkpoint(function, *arguments, use_reentrant=False, preserve_rng_state=False)

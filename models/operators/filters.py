@@ -85,7 +85,7 @@ class ImplicitFilter(nn.Module):
 
 
 class _Features(torch.autograd.Function):
-    """Z [I, N] = sin(ω ⊙ (W sin(… (W code + b)) + b)) by blocks of positions, from (W, b, ω) of each stage in turn.
+    """Z [I, N] = sin(ω ⊙ (W sin(… (W code + b)) + b)) by blocks of positions, from the (W, b, ω) of all stages, one stage after another.
 
     The backward pass computes a block's activations again, because keeping the activations would take 3 (stages) I numbers per position.
     """

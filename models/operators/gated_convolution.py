@@ -8,7 +8,8 @@ The operator is the circular convolution of length N, exact up to rounding. It i
   transform is linear, so A_i rfft(Z) is F_i's spectrum. This takes I transforms instead of K·D; the gradient takes I transforms too.
 - Gradients are correlations, computed by real transforms; autograd's own gradient of rfft is a full complex transform, twice the work.
 - Between forward and backward only H, the convolutions F_i ⊛ V and Z's spectrum are kept (C + K·D + I·L/N numbers a node); gates,
-  filters and every other spectrum are computed again.
+  filters and every other spectrum are computed again. A GPU with enough free memory also keeps the spectra of filters and of V (4 K·D·L/N
+  numbers a node), which saves a fifth of the transforms and one product; the results have the same bits.
 - Channels are processed in chunks, so complex intermediates exist for one chunk only and stay in the cache if they fit.
 - A transform is several times slower if its length N has large prime factors. For such N, signals are padded with zeros to a fast length
   L ≥ 2N - 1 and the filter's features are repeated periodically over the lags -(N-1) … N-1. The first N positions then hold the
@@ -28,12 +29,12 @@ from torch.autograd.function import once_differentiable
 
 from graphmill.models.primitives.transform_length import fold_lags, repeat_lags, transform_length
 
-# Bytes that a chunk's intermediates may take by default: (minimum, maximum). Below the minimum, calls would cost more than the work. If an eighth
-# of the tensors kept for the gradient exceeds the maximum, a chunk may take this eighth: every product of a chunk reads the features' spectrum
-# anew, so with few channels in a chunk the processor waits for memory.
+# Bytes that a chunk's intermediates may take by default: (minimum, maximum). With fewer bytes than the minimum, the overhead of calls would exceed the work. If
+# an eighth of the tensors kept for the gradient exceeds the maximum, a chunk may take this eighth: every product of a chunk reads the features' spectrum anew,
+# so with few channels in a chunk the processor waits for memory.
 _CHUNK_CPU = (16 << 20, 256 << 20)
-_CHUNK_CUDA = (256 << 20, 2 << 30)
-_CHANNELS = 16  # per chunk, if they fit; with a width above 64 a quarter of the width
+_CHUNK_CUDA = (256 << 20, 2 << 30)  # or a sixteenth of the card: all 128 channels of 2M nodes on 140 GB
+_CHANNELS = 16  # channels per chunk, if they fit; for a width above 64: a quarter of the width
 
 
 def gated_convolve(
@@ -45,10 +46,12 @@ def gated_convolve(
     skip_KD: Tensor | None = None,
     *,
     chunk_bytes: int | None = None,
+    keep_spectra: bool | None = None,
 ) -> Tensor:
     """Returns [N, D]: the module's equation for rows in the order π; E = (K + 1) D, gates first and V last.
 
-    `chunk_bytes` bounds the intermediates of the channels in one chunk (None: by device and size); a chunk has at least one channel.
+    `chunk_bytes` bounds the intermediates of the channels in one chunk (None: by device and size); a chunk has at least one channel. `keep_spectra`:
+    the backward pass reads the spectra of filters and signals instead of computing them again (None: if they fit in a quarter of a GPU's free memory).
     O(D N log N + N C E) time. Differentiable once.
     """
     device = h_NC.device.type
@@ -61,17 +64,22 @@ def gated_convolve(
     filter_KDI, feature_IN = filter_KDI.to(exact), feature_IN.to(exact)
     if skip_KD is not None:
         skip_KD = skip_KD.to(exact)
+    order, width, inner = filter_KDI.shape
+    num, length = h_NC.shape[0], transform_length(h_NC.shape[0])
     if chunk_bytes is None:
         least, most = _CHUNK_CUDA if device == "cuda" else _CHUNK_CPU
-        order, width, inner = filter_KDI.shape
-        num, length = h_NC.shape[0], transform_length(h_NC.shape[0])
+        if device == "cuda":
+            most = max(most, torch.cuda.get_device_properties(h_NC.device).total_memory // 16)
         kept = h_NC.element_size() * num * (h_NC.shape[1] + order * width) + 4 * inner * length
         most = max(most, kept // 8) if torch.is_grad_enabled() else most
-        preferred = max(_CHANNELS, -(-width // 4)) * _channel_bytes(length)
-        chunk_bytes = min(most, max(least, preferred))
+        preferred = width if device == "cuda" else max(_CHANNELS, -(-width // 4))
+        chunk_bytes = min(most, max(least, preferred * _channel_bytes(length)))
+    keep = torch.is_grad_enabled()
+    if keep_spectra is None:
+        keep_spectra = keep and device == "cuda" and 32 * order * width * length < _free_bytes(h_NC.device)
     with torch.autocast(device, enabled=False):
         return _GatedConvolution.apply(
-            h_NC, weight_EC, bias_E, filter_KDI, feature_IN, skip_KD, chunk_bytes, torch.is_grad_enabled()
+            h_NC, weight_EC, bias_E, filter_KDI, feature_IN, skip_KD, chunk_bytes, keep, keep_spectra
         )
 
 
@@ -87,26 +95,29 @@ class _GatedConvolution(torch.autograd.Function):
         skip_KD: Tensor | None,
         chunk_bytes: int,
         keep: bool,
+        keep_spectra: bool,
     ) -> Tensor:
         order, width, _ = filter_KDI.shape
         num = h_NC.shape[0]
-        ctx.length, ctx.chunk_bytes = transform_length(num), chunk_bytes
+        ctx.length, ctx.chunk_bytes, ctx.keep_spectra = transform_length(num), chunk_bytes, keep_spectra
         if num == 0:
             ctx.save_for_backward(h_NC, weight_EC, bias_E, filter_KDI, skip_KD, feature_IN)
             return h_NC.new_zeros(0, width)
         spectrum_IM = torch.fft.rfft(repeat_lags(feature_IN, ctx.length))
         p_GDN = _project(h_NC, weight_EC, order + 1)
         kept: list[Tensor] = []
+        spectra: list[Tensor] = []
         for chunk in _chunks(width, ctx):
             p_GcN = p_GDN[:, chunk].add_(bias_E.view(order + 1, width, 1)[:, chunk])
             skip_Kc = None if skip_KD is None else skip_KD[:, chunk]
-            convolve_gates_(p_GcN, filter_KDI[:, chunk], spectrum_IM, skip_Kc, ctx.length, kept if keep else None)
+            lists = kept if keep else None, spectra if keep_spectra else None
+            convolve_gates_(p_GcN, filter_KDI[:, chunk], spectrum_IM, skip_Kc, ctx.length, *lists)
         # The chain works in place, so the last gates now hold the result.
         y_ND = p_GDN[order - 1].t().contiguous()
         if keep:
             # The gradient needs only the conjugate of the features' spectrum.
             spectrum_IM = torch.conj_physical(spectrum_IM, out=spectrum_IM)
-            ctx.save_for_backward(h_NC, weight_EC, bias_E, filter_KDI, skip_KD, spectrum_IM, *kept)
+            ctx.save_for_backward(h_NC, weight_EC, bias_E, filter_KDI, skip_KD, spectrum_IM, *kept, *spectra)
         return y_ND
 
     @staticmethod
@@ -120,8 +131,12 @@ class _GatedConvolution(torch.autograd.Function):
         if num == 0:
             empty = (h_NC, weight_EC, bias_E, filter_KDI, conjugate_IM)
             zeros = [torch.zeros_like(t) for t in empty]
-            return (*zeros, None if skip_KD is None else torch.zeros_like(skip_KD), None, None)
+            return (*zeros, None if skip_KD is None else torch.zeros_like(skip_KD), None, None, None)
         exact = filter_KDI.dtype
+        of_spectra = (
+            kept[-2 * len(kept) // 3 :] if ctx.keep_spectra else []
+        )  # (signal, conjugate of the filter) for each of `kept`
+        del kept[len(kept) - len(of_spectra) :]
         grad_filter_KDI = torch.empty_like(filter_KDI)
         grad_skip_KD = None if skip_KD is None else torch.empty_like(skip_KD)
         grad_spectrum_IM = torch.zeros_like(conjugate_IM)
@@ -130,10 +145,11 @@ class _GatedConvolution(torch.autograd.Function):
         for number, chunk in enumerate(_chunks(width, ctx)):
             p_GcN = p_GDN[:, chunk].add_(bias_E.view(order + 1, width, 1)[:, chunk])
             convolved = kept[number * order : (number + 1) * order]
-            # Inputs of each convolution in the time domain. Only their spectra are needed; the skip needs the signals themselves too.
+            # Inputs of the convolutions in the time domain. Without a skip, only the spectra of the inputs are needed.
             signals = [p_GcN[order].to(exact)]
             signals += [(p_GcN[i] * convolved[i]).to(exact) for i in range(order - 1)]
-            spectra = [torch.fft.rfft(signal, n=length) for signal in signals]
+            here = slice(2 * number * order, 2 * (number + 1) * order)
+            spectra = of_spectra[here][::2] or [torch.fft.rfft(signal, n=length) for signal in signals]
             grad_cN = grad_DN[chunk].contiguous()
             for i in reversed(range(order)):
                 inner_cN = (grad_cN * p_GcN[i]).to(exact)
@@ -147,10 +163,15 @@ class _GatedConvolution(torch.autograd.Function):
                 grad_filter_KDI[i, chunk] = _inner(product_cM, conjugate_IM, length)
                 # The signal's gradient: Σ_t f_{t-s} g_t.
                 skip_c = None if skip_KD is None else skip_KD[i, chunk]
-                inner_cM *= _filter_spectrum(filter_KDI[i, chunk], conjugate_IM, skip_c, length)
+                inner_cM *= (
+                    of_spectra[here][2 * i + 1]
+                    if ctx.keep_spectra
+                    else _filter_spectrum(filter_KDI[i, chunk], conjugate_IM, skip_c, length)
+                )
                 grad_cN = _inverse(inner_cM, length, num).to(p_GDN.dtype)
             p_GcN[order].copy_(grad_cN)
             kept[number * order : (number + 1) * order] = [None] * order
+            of_spectra[here] = [None] * len(of_spectra[here])
         del conjugate_IM, convolved, spectra, signals, p_GcN, grad_cN
         grad_IL = torch.fft.irfft(torch.conj_physical(grad_spectrum_IM, out=grad_spectrum_IM), n=length, norm="forward")
         del grad_spectrum_IM
@@ -162,6 +183,7 @@ class _GatedConvolution(torch.autograd.Function):
             grad_filter_KDI,
             fold_lags(grad_IL, num),
             grad_skip_KD,
+            None,
             None,
             None,
         )
@@ -177,6 +199,11 @@ def _channel_bytes(length: int) -> int:
     return 8 * 4 * length
 
 
+def _free_bytes(device: torch.device) -> int:
+    """Returns the bytes that the GPU has free, with memory that PyTorch reserved and does not use."""
+    return torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+
+
 def _chunks(width: int, ctx: Any) -> list[slice]:
     size = max(1, min(width, ctx.chunk_bytes // _channel_bytes(max(ctx.length, 1))))
     return [slice(start, min(start + size, width)) for start in range(0, width, size)]
@@ -189,17 +216,25 @@ def convolve_gates_(
     skip_Kc: Tensor | None,
     length: int,
     kept: list[Tensor] | None = None,
+    spectra: list[Tensor] | None = None,
 ) -> Tensor:
     """Computes the chain for c channels in place: returns [c, N] in the memory of the last gates.
 
-    `spectrum_IM`: spectrum of the filters' features, repeated over the lags of a transform of `length`. Appends the convolutions to `kept`.
+    `spectrum_IM`: spectrum of the filters' features, repeated over the lags of a transform of `length`. Appends the convolutions to `kept`,
+    and to `spectra` each signal's spectrum and the conjugate of its filter's.
     """
     order, num = filter_KcI.shape[0], p_GcN.shape[2]
     v_cN = p_GcN[order]
     for i in range(order):
         signal_cM = torch.fft.rfft(v_cN.to(filter_KcI.dtype), n=length)
         skip_c = None if skip_Kc is None else skip_Kc[i]
-        signal_cM *= _filter_spectrum(filter_KcI[i], spectrum_IM, skip_c, length)
+        filter_cM = _filter_spectrum(filter_KcI[i], spectrum_IM, skip_c, length)
+        if spectra is None:
+            signal_cM *= filter_cM
+        else:
+            spectra.append(signal_cM)
+            signal_cM = signal_cM * filter_cM
+            spectra.append(torch.conj_physical(filter_cM, out=filter_cM))
         convolved_cN = _inverse(signal_cM, length, num).to(p_GcN.dtype)
         if kept is not None:
             kept.append(convolved_cN)
@@ -211,7 +246,7 @@ def _filter_spectrum(filter_cI: Tensor, spectrum_IM: Tensor, skip_c: Tensor | No
     """Returns [c, M]: the filters' spectra divided by L, so that the inverse transform needs no scale."""
     real_c2M = (filter_cI / length) @ torch.view_as_real(spectrum_IM).flatten(1)
     filter_cM = torch.view_as_complex(real_c2M.view(filter_cI.shape[0], -1, 2))
-    if skip_c is not None:  # a skip is a filter of one at lag 0, whose spectrum is constant
+    if skip_c is not None:  # a skip is a filter with one nonzero value, at lag 0; its spectrum is constant
         filter_cM += (skip_c / length).unsqueeze(1)
     return filter_cM
 

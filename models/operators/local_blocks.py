@@ -342,7 +342,9 @@ class LayerScale(nn.Module):
 
 
 class LocalLayers(nn.Module):
-    """Makes the local layers of a model whose stem makes node states [n, D]. With join "gate" each layer has a gate g; with "serial" there are no layers."""
+    """Holds the local layers of a model with a stem that makes node states [n, D]. With join "gate" each layer has a gate g. With "serial" there are no local
+    layers.
+    """
 
     def __init__(self, options: LocalOptions, width: int, num_layers: int, edge_dim: int = 0) -> None:
         super().__init__()

@@ -65,7 +65,7 @@ def check_local(config: Any) -> None:
 
 
 def check_joins(config: Any) -> None:
-    """Calls `check_local` for a model whose paper has no local block of this kind."""
+    """Calls `check_local`, and raises ValueError if a local block is set with join serial. For models whose paper has no local block to choose."""
     check_local(config)
     if config.local.is_paper and config.local != LocalOptions():
         raise ValueError(

@@ -1,8 +1,7 @@
 """Implements the communication of workers that share a graph: differentiable all-to-alls and sums, with counts of the sent bytes.
 
-Gradients belong to the sum of all workers' losses: each worker calls backward on its own part of the loss, and the
-workers' parts of each parameter's gradient are added up. All workers must make the same calls in
-the same order; every wait ends at the process group's timeout.
+Gradients are derivatives of the sum of all workers' losses. Each worker calls backward on its own part of the loss. Then the workers' parts of each
+parameter's gradient are added up. All workers must make the same calls in the same order; every wait ends at the process group's timeout.
 """
 
 from collections import Counter
@@ -40,7 +39,8 @@ class Peers:
     def start_all_to_all(
         self, x: Tensor, send: Sequence[int], receive: Sequence[int], kind: str, out: Tensor | None = None
     ) -> "Arriving":
-        """Starts to send send[w] rows of x [Σ send, …], in order, to worker w; returns at once. Takes no gradient.
+        """Starts to send the rows of x [Σ send, …] and returns at once: the first send[0] rows go to worker 0, the next send[1] rows to worker 1, and so on.
+        Takes no gradient.
 
         `out` [Σ receive, …]: gets the rows that arrive; a single worker gets x itself.
         """
@@ -54,7 +54,7 @@ class Peers:
         return Arriving(out, work)
 
     def all_to_all(self, x: Tensor, send: Sequence[int], receive: Sequence[int], kind: str) -> Tensor:
-        """Sends send[w] rows of x [Σ send, …], in order, to worker w; returns the received rows, ordered by sender. Differentiable."""
+        """Sends the rows of x [Σ send, …]: the first send[0] rows to worker 0, and so on. Returns the received rows, ordered by sender. Differentiable."""
         return x if self.size == 1 else _AllToAll.apply(x, self, tuple(send), tuple(receive), kind)
 
     def sum(self, x: Tensor, kind: str = "sums") -> Tensor:
@@ -64,7 +64,7 @@ class Peers:
     def sum_blocks(self, x: Tensor, blocks: Sequence[int], kind: str = "sums") -> Tensor:
         """Returns the sum [1, …] over all workers' rows, on each worker; worker w holds the sums of blocks[w] blocks of rows.
 
-        Blocks are added up in their order, so their distribution over workers changes no bit. Half precision is added up in
+        Blocks are added up in their order, so the sum has the same bits for any distribution of the blocks over workers. Half precision is added up in
         float32. Differentiable.
         """
         return _SumBlocks.apply(x, self, tuple(blocks), kind)
@@ -148,7 +148,7 @@ class _SumBlocks(torch.autograd.Function):
 def sum_gradients(parameters: Sequence[torch.nn.Parameter], peers: Peers) -> None:
     """Adds up all workers' parts of the gradients, on each worker, in place. Makes one collective call per dtype and one small call.
 
-    Some workers may have no gradient of a parameter. A parameter without a gradient on all workers stays without one.
+    A worker may have no gradient for a parameter. If no worker has a gradient for the parameter, its gradient stays None.
     """
     if peers.size == 1:
         return

@@ -2,7 +2,7 @@
 
     V ← P_i ⊙ (F_i ⊛ V + s_i ⊙ V) for i = 1 … K
 
-Only P and V are kept for the backward pass, because they would otherwise have to be sent again. The backward pass computes filters, spectra and
+Only P and V are kept for the backward pass. Without this, they would have to be sent again. The backward pass computes filters, spectra and
 convolutions anew, one chunk of channels at a time. `graphmill.models.operators.gated_convolution` is the same chain plus the projection before it.
 
 P and V may travel in half precision; convolutions, gates and sums are computed in float32.
@@ -74,7 +74,7 @@ class _GatedSequences(torch.autograd.Function):
 
 
 def _chunks(p_GCN: Tensor) -> list[slice]:
-    # At most half of the kept bytes, so that more workers have smaller chunks.
+    # A chunk takes at most half as many bytes as P and V. With more workers, each worker has less of P and V, so its chunks are smaller.
     groups, width, num_positions = p_GCN.shape
     room = min(CHUNK_BYTES, p_GCN.nbytes // 2)
     size = max(1, room // max(1, channel_bytes(groups, num_positions, p_GCN.element_size())))

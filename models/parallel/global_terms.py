@@ -1,12 +1,12 @@
-"""Computes global terms that are sums over all nodes, if the nodes are spread over workers. Each worker sums its own rows; then these sums are added.
+"""Computes sums over all nodes of a graph whose nodes are spread over workers. Each worker sums its own rows; then the workers' sums are added.
 
 Primphormer's attention reads the graph through means and sums over nodes (`Graphs.by_graph`): `ShardedNodes` takes the place of a
 `Graphs` of one graph, and `graphmill.models.primphormer.attention.PrimalAttention` runs on it unchanged. Per layer, workers exchange D numbers for X̄
 and one number for J's energy. Performer's attention needs a maximum per head, which is the exponents' common shift, and then two sums over
 all keys, φ(K)ᵀ V and φ(K)ᵀ 1. The two sums are sent together.
 
-Each block of rows (`graphmill.models.parallel.shards.NUM_BLOCKS`) is summed, and the blocks' sums are added in the order of the blocks. If shards
-are whole blocks, every number of workers gives the same bits.
+Each block of rows (`graphmill.models.parallel.shards.NUM_BLOCKS`) is summed, and the blocks' sums are added in the order of the blocks. If every shard
+consists of whole blocks, the result has the same bits for any number of workers.
 
 A quantity that every worker computes in full, like J, is added to one worker's loss, or divided by W and added to each worker's loss.
 
@@ -26,7 +26,7 @@ from graphmill.models.parallel.shards import Shards
 
 
 class ShardedNodes:
-    """Represents one graph whose nodes are spread over workers, for attention over graphs. It is also the grouping of the nodes by graph."""
+    """Represents one graph whose nodes are spread over workers, for attention over graphs. The object is also used as the grouping of nodes by graph."""
 
     def __init__(self, shards: Shards, peers: Peers, device: torch.device | str = "cpu") -> None:
         self._shards, self._peers, self._device = shards, peers, device

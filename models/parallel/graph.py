@@ -1,8 +1,8 @@
 """Represents one worker's rows of a graph that is spread over workers, in place of a `graphmill.models.primitives.graphs.Graphs`.
 
-A model that reads other nodes only through `adjacency`, `by_source`, `by_destination` and `by_graph` runs on it unchanged, and predicts
-the roots here. Features, encodings and ids belong to single nodes or edges. Calls that reach other workers are collective: a model makes
-them in the same order on every worker.
+A model that reads other nodes only through `adjacency`, `by_source`, `by_destination` and `by_graph` runs on a ShardedGraph unchanged, and predicts the roots
+of this worker. Features, encodings and ids belong to single nodes or edges. Calls that reach other workers are collective: a model makes them in the same
+order on every worker.
 
 Shapes: n rows here, N nodes, E edges into the rows here, F features.
 """

@@ -40,8 +40,8 @@ class HaloPlan:
     """Holds the rows that a worker sends to each peer, and the count of rows that the worker receives from each peer."""
 
     send_row_S: Tensor  # int64 [S]: own rows, peer by peer; several peers may get one row
-    send: tuple[int, ...]  # by peer, 0 for oneself
-    receive: tuple[int, ...]  # by peer; halo rows are sorted by global id
+    send: tuple[int, ...]  # by peer: number of rows to send; 0 for this worker itself
+    receive: tuple[int, ...]  # by peer: number of rows to receive; halo rows are sorted by global id
 
     @property
     def num_halo(self) -> int:
@@ -62,7 +62,7 @@ def plan_halo(halo_H: Tensor, shards: Shards, peers: Peers) -> HaloPlan:
 class Halo:
     """Holds the X rows that contain the sources of this worker's in-edges: own rows first, then peers' rows by ascending global id.
 
-    Building it, `extend` and `reduce` are collective.
+    The constructor, `extend` and `reduce` are collective calls.
     """
 
     def __init__(self, source_id: Tensor, shards: Shards, peers: Peers) -> None:
@@ -77,20 +77,20 @@ class Halo:
         self.plan = plan_halo(halo_H, shards, peers)
         self.num_rows = self.num_nodes + len(halo_H)
         most = torch.tensor([self.num_rows], device=peers.device)
-        self.most_rows = int(peers.max(most, "plan"))  # largest X of all workers: all use the same column blocks
+        self.most_rows = int(peers.max(most, "plan"))  # largest X of any worker; all use its column blocks
         # int32 halves the index traffic; it is possible only if the row starts fit too.
         dtype = torch.int32 if max(source_id.numel(), self.num_rows) < 2**31 else torch.int64
         row_N = torch.empty(shards.total, dtype=dtype, device=source_id.device)
         row_N[start:stop] = torch.arange(self.num_nodes, dtype=dtype, device=source_id.device)
         row_N[halo_H] = torch.arange(self.num_nodes, self.num_rows, dtype=dtype, device=source_id.device)
-        self.row_E = row_N[source_id]  # of each edge's source in the X rows
+        self.row_E = row_N[source_id]  # position of each edge's source in the X rows
 
     def extend(self, x_nD: Tensor) -> Tensor:
         """[n, …] → [X, …]: own rows, then the halo's rows."""
         return _Extend.apply(x_nD, self, False)
 
     def reduce(self, x_XD: Tensor) -> Tensor:
-        """[X, …] → [n, …]: adds up all workers' values of a row at the row's owner; this is the gradient of `extend`."""
+        """[X, …] → [n, …]: for each row, the row's owner gets the sum of all workers' values. This is the gradient of `extend`."""
         return _Extend.apply(x_XD, self, True)
 
     def start(self, x_nD: Tensor) -> Arriving:
@@ -110,7 +110,7 @@ class Halo:
 
 
 class _Extend(torch.autograd.Function):
-    """Calls `extend` or `reduce`; each is the other's gradient."""
+    """Computes `extend` or `reduce`. The gradient of `extend` is `reduce`, and the gradient of `reduce` is `extend`."""
 
     @staticmethod
     def forward(ctx, x: Tensor, halo: Halo, reducing: bool) -> Tensor:

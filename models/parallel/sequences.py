@@ -1,6 +1,6 @@
 """Runs GECO's global convolution over workers: one all-to-all before it turns rows into channels, and one all-to-all after it turns them back.
 
-A convolution is per channel. Between the two exchanges a worker has all N nodes of its share of the channels and needs no other worker.
+Each channel is convolved separately. Between the two exchanges a worker has all N nodes for its share of the channels, and needs no other worker.
 The order π is applied at this point, because π moves nodes between shards. Each worker computes the filters of its own channels: it runs
 the FFN over all positions, and the FFN's last linear map for its own channels.
 
@@ -20,8 +20,8 @@ from graphmill.models.parallel.shards import Shards
 from graphmill.models.primitives.node_order import Order
 from graphmill.models.primitives.transform_length import repeat_lags, transform_length
 
-PART_BYTES = 32 << 20  # gates and values of a part's channels, without a gradient
-PART_CHANNELS = 16  # minimum per part: matrix products of 78 columns took longer than of 96
+PART_BYTES = 32 << 20  # memory for the gates and values of one part's channels, if no gradient is needed
+PART_CHANNELS = 16  # least channels of a part: a product with 78 columns took longer than one with 96
 
 
 class ShardedLayout:
@@ -61,7 +61,7 @@ class ShardedLayout:
         skip_KD: Tensor | None,
         order: Order | None,
     ) -> Tensor:
-        """Runs `convolve` without a gradient and keeps nothing. Processes every worker's channels part by part, with the operations of a single
+        """Runs `convolve` without a gradient and keeps no tensors. Processes every worker's channels part by part, with the operations of a single
         process (`graphmill.models.operators.gated_convolution`).
         """
         groups, width, length = filters.num_filters + 1, filters.width, transform_length(self.num_nodes)
@@ -119,7 +119,7 @@ class ShardedLayout:
             [size * num_groups * here for size in self.rows.sizes],
             "sequences",
         )
-        p_NE = flat.view(self.num_nodes, num_groups * here)  # by worker, and so by row
+        p_NE = flat.view(self.num_nodes, num_groups * here)  # worker 0's rows first: the original order
         if order is not None:
             p_NE = order.sort(p_NE)
         return p_NE.t().contiguous().view(num_groups, here, self.num_nodes)

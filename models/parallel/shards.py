@@ -4,8 +4,9 @@ from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from itertools import pairwise
 
-# Rows are divided into this many blocks; the blocks depend only on the number of rows. A sum over all rows is the sum of the blocks' sums. If
-# shards end at blocks' ends, every number of workers gets the same sums, to the bit. 240 has many divisors, so shards have equal sizes.
+# Rows are divided into this many blocks; the blocks depend only on the number of rows. A sum over all rows is the sum of the blocks' sums. If every shard ends
+# at the end of a block, the sums have the same bits for any number of workers. 240 has many divisors, so for many numbers of workers all shards have the same
+# size.
 NUM_BLOCKS = 240
 
 
@@ -14,7 +15,7 @@ class Shards:
     """Worker w owns [bounds[w], bounds[w + 1]); a range may be empty."""
 
     bounds: tuple[int, ...]
-    block_bounds: tuple[int, ...] | None = None  # of the blocks of rows; None: equal blocks
+    block_bounds: tuple[int, ...] | None = None  # bounds of the blocks of rows; None: equal blocks
 
     def __post_init__(self) -> None:
         if len(self.bounds) < 2 or self.bounds[0] != 0 or any(b < a for a, b in zip(self.bounds, self.bounds[1:])):
@@ -48,7 +49,7 @@ class Shards:
         return self.bounds[worker], self.bounds[worker + 1]
 
     def blocks(self, worker: int) -> list[int]:
-        """Returns the lengths of the parts of blocks that a worker has, in order; the parts are whole blocks if shards end at blocks' ends."""
+        """Returns, in order, how many rows of each block the worker has. If shards end at the ends of blocks, these are the lengths of whole blocks."""
         start, stop = self.range(worker)
         bounds = self.block_bounds or even_blocks(self.total)
         inner = sorted(set(bounds[bisect_right(bounds, start) : bisect_left(bounds, stop)]))

@@ -31,7 +31,9 @@ _BLOCK_SCORES = 1 << 26
 
 
 def key_bias(k_BHNd: Tensor, mask_BN: Tensor | None) -> Tensor:
-    """[B, H, N]: -|k_j|²/(2√d_h). If the mask is False, the value is so low that a softmax returns 0, but finite, so that rows of only padding stay finite."""
+    """[B, H, N]: -|k_j|²/(2√d_h). Where the mask is False, the value is so low that a softmax returns 0. It is finite, so that rows of only padding stay
+    finite.
+    """
     bias_BHN = at_least_float32(k_BHNd).square().sum(-1) * (-0.5 / math.sqrt(k_BHNd.shape[-1]))
     if mask_BN is not None:
         lowest = torch.finfo(k_BHNd.dtype).min / 2
@@ -109,7 +111,7 @@ class _Plan:
     dropout: float
     seed: int
     block_scores: int
-    keep: bool  # the blocks, for the backward pass
+    keep: bool  # whether the blocks are kept for the backward pass
 
     def factors(self, b: slice, i: slice, like_bHIN: Tensor) -> Tensor | None:
         """Returns dropout's factors of a block, [b, H, I, N], numbered in the order graph, query, head, key; None without dropout."""

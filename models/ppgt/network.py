@@ -355,7 +355,9 @@ class PPGT(nn.Module):
 
     @torch.no_grad()
     def _initialise(self) -> None:
-        """Initialises linear maps N(0, 0.02²) cut at ±2 and biases 0. In the stems linear maps are Kaiming-uniform (hidden: for ReLU, last: for identity)."""
+        """Initialises linear maps with N(0, 0.02²), truncated at ±2, and biases with 0. The stems' linear maps are Kaiming-uniform: hidden maps with the gain
+        for ReLU, last maps with the gain for the identity.
+        """
         for module in self.modules():
             if isinstance(module, nn.Linear):
                 nn.init.trunc_normal_(module.weight, std=0.02)

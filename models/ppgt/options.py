@@ -48,9 +48,9 @@ class PPGTConfig:
     dual_walks: bool = False
     """Also compute walks over reversed edges, for directed graphs."""
     undirected_walks: bool = False
-    """Walks and degrees use each edge in both directions (code), not only in its own direction."""
+    """Walks and degrees use each edge in both directions, as in the released code, not only from source to target."""
     edge_query: EdgeQuery = "source"
-    """The end of an edge whose query gets the edge's features: p_ij has the features of i → j, or of j → i (code)."""
+    """Which end of an edge i → j is the query of the pair that gets the edge's features. source: pair p_ij; target: pair p_ji (code)."""
     walk_normalisation: Literal["walk", "sym"] = "walk"
     """Matrix of the walks: D⁻¹A, or D^-½ A D^-½."""
     spe_scales: Size = 3
@@ -99,7 +99,7 @@ class PPGTConfig:
     class_layers: Size = 2
     """Layers of class attention."""
     class_norm: Literal["each", "before"] = "each"
-    """each: class attention normalises the nodes in each of its layers; before: once before its layers (released ogbn-arxiv model)."""
+    """each: class attention normalises the nodes in each of its layers; before: it normalises them once, before its layers (released ogbn-arxiv model)."""
     root_embedding: bool = False
     """Add a learned vector to the roots."""
     node_masking: Share = 0.0

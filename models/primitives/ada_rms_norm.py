@@ -47,7 +47,7 @@ class _AdaRMSNorm(torch.autograd.Function):
 
 
 class AdaRMSNorm(nn.Module):
-    """Applies AdaRMSN to the last axis, of `width` entries. Half-precision input is computed in float32 and returned in its own type."""
+    """Applies AdaRMSN to the last axis, which has `width` entries. For half-precision input it computes in float32 and returns the input's type."""
 
     def __init__(self, width: int, *, identity: bool = False) -> None:
         """`identity`: α = 1 and β = 0 at the start."""

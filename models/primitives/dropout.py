@@ -1,7 +1,7 @@
 """Implements dropout with a mask that is a function of a key and the element's index: 16 random bits per element, the same on every device.
 
-PyTorch's dropout draws one Bernoulli variable per element from the device's generator. Setting: forward on 10.5M elements, one thread, CPU
-time, best of 7. PyTorch's dropout takes 108 to 119 ms, this dropout takes 69 ms.
+PyTorch's dropout draws one Bernoulli variable per element from the device's generator. A forward pass on 10.5M elements (one thread, CPU time, best of 7)
+takes 108 to 119 ms with PyTorch's dropout and 69 ms with this dropout.
 """
 
 from dataclasses import dataclass
@@ -46,7 +46,7 @@ class Dropout(nn.Module):
         return x * dropout_factors(self.p, key, start, x)
 
     def at(self, value_Z: Tensor, element_Z: Tensor, columns: int, rows: MaskRows | None = None) -> Tensor:
-        """Applies dropout to single elements of x, [n, columns], given by their indices in x. It drops the elements that a call with all of x drops."""
+        """Applies dropout to single elements of x, [n, columns], given by their indices in x. A call with the whole x drops the same elements."""
         if not self.training or self.p == 0:
             return value_Z
         key, start = (draw_key(), 0) if rows is None else (rows.key, rows.first * columns)
@@ -81,5 +81,5 @@ def dropout_factors(p: float, key: int, start: int, like: Tensor) -> Tensor:
 
 
 def _dropped(p: float) -> int:
-    """Returns the number of levels that are dropped."""
+    """Returns how many of the 2¹⁶ values of an element's 16 random bits mean that the element is dropped."""
     return min(round(p * _LEVELS), _LEVELS - 1)

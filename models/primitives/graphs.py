@@ -26,7 +26,7 @@ class Graphs:
     node_ptr: Tensor  # int64 [B + 1]
     edge_index: Tensor  # int64 [2, E]: source over destination, positions in the batch; edges may come in any order
     x: Tensor | None = None  # [n, F]: int64 categories or floating-point features
-    edge_attr: Tensor | None = None  # [E, F']: the same for edges
+    edge_attr: Tensor | None = None  # [E, F']: features of edges, int64 or floating-point
     node_id: Tensor | None = None  # int64 [n], permanent ids: GECO orders nodes by these ids
     root_index: Tensor | None = None  # int64 [r]: the nodes whose outputs are computed; None: all of them
     encodings: Mapping[str, Tensor] = field(default_factory=dict)  # precomputed rows per node, [n, k] each

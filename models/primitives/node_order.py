@@ -22,14 +22,15 @@ def node_order(node_id_N: Tensor, seed: int, *, epoch: int = 0, layer: int = 0) 
     """
     key = mix_int(mix_int(mix_int(seed) ^ epoch) ^ layer)
     state_N = node_id_N.to(torch.int64) * signed(GOLDEN) + signed(key)
-    z = mix(state_N - signed(GOLDEN))  # which `mix` adds
+    z = mix(state_N - signed(GOLDEN))  # GOLDEN is subtracted here because `mix` adds it
     # The words are compared as unsigned numbers, like in other implementations of the hash.
     return torch.argsort(z ^ _INT64_MIN, stable=True)
 
 
 class Order(NamedTuple):
-    """Holds π and its inverse. The gradient of a gather by π is a gather by the inverse, and conversely, so it is deterministic and needs no
-    scatter. Forward and backward take 27 ms; with a scatter they take 38 ms (13,752 × 384 numbers, one busy CPU thread)."""
+    """Holds π and its inverse. The gradient of a gather by π is a gather by the inverse, and conversely. So gradients are deterministic and need no scatter.
+    Forward and backward take 27 ms; with a scatter they take 38 ms (13,752 × 384 numbers, one busy CPU thread).
+    """
 
     order_N: Tensor
     inverse_N: Tensor

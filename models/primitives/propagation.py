@@ -25,7 +25,7 @@ class SourceLists(NamedTuple):
     weight: Tensor | None  # [E]
 
     def reversed(self, num_columns: int) -> "SourceLists":
-        """Returns the transposed lists of `num_columns` sources, each in ascending row order, by one stable sort of E numbers."""
+        """Returns the transposed lists: for each of the `num_columns` sources its rows, in ascending order. Takes one stable sort of E numbers."""
         num_rows = self.indptr.numel() - 1
         row_E = torch.repeat_interleave(
             torch.arange(num_rows, dtype=self.indices.dtype, device=self.indices.device), self.indptr.diff().long()
@@ -229,7 +229,7 @@ def sum_rows(rows: SourceLists, x_ND: Tensor) -> Tensor:
     if rows.indices.numel() == 0 or x_ND.shape[1] == 0:
         return x_ND.new_zeros(rows.indptr.numel() - 1, x_ND.shape[1])
     if rows.weight is not None and at_least_float32(x_ND) is not x_ND:
-        return sum_rows(rows, x_ND.float()).to(x_ND.dtype)  # else the kernels would round the weights too
+        return sum_rows(rows, x_ND.float()).to(x_ND.dtype)  # float32, because the kernels would also round the weights
     if x_ND.is_cuda and not torch.are_deterministic_algorithms_enabled():
         return sum_rows_csr(rows, x_ND)
     return sum_rows_bag(rows, x_ND)

@@ -1,4 +1,5 @@
-"""Sums rows per group and spreads group values to rows; each operation is the other's gradient. A third operation does both at once. None uses atomics.
+"""Sums rows per group (`sum`), and copies group values to rows (`spread`); each operation is the other's gradient. `carry` does both in one step. No operation
+uses atomics.
 
 A sum adds a group's rows in ascending row order, forward and backward, on every device; `index_add` on a GPU has no fixed order.
 Half-precision rows are added up in float32, and the sum is rounded once.
@@ -77,7 +78,7 @@ class Grouping:
 
 
 class _Move(torch.autograd.Function):
-    """Computes the sum per group or the spreading. Each is the other's gradient, so the function is differentiable any number of times."""
+    """Computes `sum` or `spread`. Each is the other's gradient, so the function is differentiable any number of times."""
 
     @staticmethod
     def forward(ctx, x: Tensor, grouping: Grouping, summing: bool) -> Tensor:
@@ -144,7 +145,7 @@ def _sum(x_ED: Tensor, grouping: Grouping) -> Tensor:
     if x_ED.numel() == 0:
         return x_ED.new_zeros(shape)
     if grouping.num_groups == 1:
-        # For one large graph this is a tree sum over all rows; the lists would be added one row after another.
+        # With one group, torch adds all rows as a tree. The lists of `Grouping` would add one row after another.
         return x_ED.sum(0, keepdim=True)
     ptr_S, row_E = grouping.lists
     wide = at_least_float32(x_ED) if x_ED.device.type == "cpu" else x_ED  # the GPU kernel itself adds up in float32

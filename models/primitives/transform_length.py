@@ -13,9 +13,9 @@ _SHORT = 1 << 14  # positions that fit a processor's cache
 def transform_length(num_positions: int) -> int:
     """Returns the length L of the transforms for N positions: the cheapest fast length L ≥ 2N - 1 if it costs less than N, else N.
 
-    Costs per position, with the products with the features' spectra, are relative to a power of two: 1.4 with small factors, 2.8 with large
-    factors, 5.5 for odd N. They are a compromise between N = 16 thousand and a million with MKL (docs/decisions/0011). Short transforms, which
-    fit a processor's cache, cost less. cuFFT also has kernels for small factors and Bluestein's algorithm for other factors.
+    The cost per position includes the products with the features' spectra. Relative to a length that is a power of two, it is 1.4 for small factors, 2.8 for
+    large factors, 5.5 for odd N. These costs are a compromise between measurements with MKL at N = 16 thousand and at a million (docs/decisions/0011). Short
+    transforms, which fit a processor's cache, cost less. cuFFT also has kernels for small factors and Bluestein's algorithm for other factors.
     """
     if num_positions < 64 or _largest_prime(num_positions, 32) <= 31:
         return num_positions
@@ -32,7 +32,7 @@ def transform_length(num_positions: int) -> int:
 
 
 def _largest_prime(number: int, enough: int) -> int:
-    """Returns the largest prime factor, or some number above `enough` if the factor is larger than `enough`."""
+    """Returns the largest prime factor. If this factor is above `enough`, the result may be another number above `enough`."""
     for prime in (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31):
         while number % prime == 0 and number > prime:
             number //= prime

@@ -8,10 +8,11 @@ With φ_q(x) = W_q x / |W_q x|₂ and φ_k alike (Primphormer, ICML 2025, column
     J   = ½ Σ_i e_iᵀ Λ e_i + ½ Σ_j r_jᵀ Λ r_j − Tr(W_eᵀ W_r)
 
 The training objective adds η Σ_l J_l². f_X differs from F by a rank-one term, so no tensor with f_X for every node
-is formed: e = (F W_e) φ_q + (V X̄) (1ᵀ W_e φ_q), O(N p s) time and O(N s) memory on packed rows.
+is formed: e = (F W_e) φ_q + (V X̄) (1ᵀ W_e φ_q), O(N p s) time and O(N s) memory on packed rows. Two forms need less (docs/decisions/0112): one graph
+with p ≤ s and no dropout needs no scores, and on a GPU the scores of a large graph exist for one tile of rows at a time.
 
 By default X̄ is the mean over the graph's nodes, J's terms are means over nodes and heads, and Λ is a square, as in the appendix's
-pseudo-code. The pseudo-code takes J's means over the nodes of a whole batch (`score_terms="batch"`), not first per graph. `pool="sum"`,
+pseudo-code. The pseudo-code takes J's means over all nodes of a batch (`score_terms="batch"`), not per graph. `pool="sum"`,
 `score_terms="sum"` and `multiplier="plain"` give the paper's equations. A sum in J only rescales Λ by N. A sum in X̄ grows with the graph, so
 the model would differ between a chunk of a graph and the whole graph. `virtual_nodes="running"` is the pseudo-code's f_X^l = f_X^{l-1} + V X̄;
 "per_layer" is the equations' F in each layer. `heads="shared"` is the pseudo-code's choice: one W_c for all heads, and one Λ per head.
@@ -19,14 +20,24 @@ the model would differ between a chunk of a graph and the whole graph. `virtual_
 Shapes: n nodes of B graphs, D width, H heads, p = D / H, S = s scores per head and direction, M = N_s.
 """
 
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from graphmill.models.primitives.dropout import Dropout
+from graphmill.models.operators.favor import recomputed
+from graphmill.models.primitives.dropout import dropout_factors
 from graphmill.models.primitives.graphs import Graphs
+from graphmill.models.primitives.random_numbers import draw_key
+from graphmill.models.primitives.segments import Grouping
 from graphmill.models.primphormer.options import PrimalOptions
+
+# On a GPU: rows whose scores exist at once, since the backward pass computes each tile of rows again; rows of a block of `per_head`. On a CPU, computing
+# the scores again took 1.5 times the time.
+_TILE_ROWS = {"cuda": 1 << 17}
+_BLOCK_ROWS = {"cuda": 1 << 10}
 
 
 class VirtualNode(NamedTuple):
@@ -57,7 +68,7 @@ class PrimalAttention(nn.Module):
         shared = options.heads == "shared"
         self.weight_e_HMP = nn.Parameter(_orthogonal(num_heads, virtual, self.head_width, together=shared))
         self.weight_r_HMP = nn.Parameter(_orthogonal(num_heads, virtual, self.head_width, together=shared))
-        # U(0, 1), as published; [H, S] if each head has its own
+        # Initial values are U(0, 1), as published. The shape is [H, S] if each head has its own Λ
         self.multiplier_S = nn.Parameter(torch.rand(num_heads, scores) if shared else torch.rand(scores))
         # The paper does not specify F's initial value; orthogonal rows give every score the same scale at the start.
         owns_common = first or options.virtual_nodes != "running"
@@ -67,23 +78,78 @@ class PrimalAttention(nn.Module):
         self.out_bias = nn.Parameter(torch.zeros(self.head_width if shared else width))
         bound = (2 * scores) ** -0.5
         nn.init.uniform_(self.out_weight_HPT, -bound, bound)
-        self.dropout = Dropout(options.dropout)
 
     def forward(self, x_nD: Tensor, graphs: Graphs, virtual: VirtualNode | None = None) -> Primal:
         """Returns [n, D], J and f_X; `virtual` is the previous layer's f_X and is read only if f_X is a running state."""
         virtual = self.virtual_node(x_nD, graphs, virtual)
+        wide = torch.promote_types(x_nD.dtype, torch.float32)
+        virtual = VirtualNode(virtual.common_SM, virtual.shift_BS.to(wide))
+        drop_key = draw_key() if self.training and self.options.dropout else None
+        # One graph has one matrix per head for all nodes. A product with it needs no scores, which pays if the matrix is not larger.
+        if graphs.num_graphs == 1 and drop_key is None and self.head_width <= self.options.scores:
+            tile: Callable[..., tuple[Tensor, Tensor]] = partial(self._read_folded, self._fold(virtual))
+        else:
+            tile = partial(self._read_scores, virtual, drop_key)
+        size = _TILE_ROWS.get(x_nD.device.type, max(len(x_nD), 1))
+        if len(x_nD) <= size:
+            out_nD, energy_nH = tile(x_nD, graphs.by_graph, 0)
+        else:
+            graph_n = graphs.graph_of_node if graphs.num_graphs > 1 else torch.zeros_like(x_nD[:, 0], dtype=torch.int64)
+            bounds = torch.arange(graphs.num_graphs + 1, device=x_nD.device)
+            parts = [
+                recomputed(tile, x_tD, Grouping(graph_t, graphs.num_graphs, torch.searchsorted(graph_t, bounds)), first)
+                for first, x_tD, graph_t in zip(
+                    range(0, len(x_nD), size), x_nD.split(size), graph_n.split(size), strict=True
+                )
+            ]
+            out_nD, energy_nH = (torch.cat(column) for column in zip(*parts, strict=True))
+        return Primal(out_nD, self.ksvd_loss(energy_nH, graphs), virtual)
+
+    def _units(self, x_tD: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns φ_q and φ_k, [t, H, P] each."""
+        query_tHP, key_tHP = (unit(f(x_tD).unflatten(1, (self.num_heads, -1))) for f in (self.query, self.key))
+        return query_tHP, key_tHP
+
+    def _read_scores(
+        self, virtual: VirtualNode, drop_key: int | None, x_tD: Tensor, by_graph: Grouping, first: int
+    ) -> tuple[Tensor, Tensor]:
+        """Returns [t, D] and each node's energy per head [t, H] for a tile of rows from row `first` on, through the scores e and r."""
+        query_tHP, key_tHP = self._units(x_tD)
         # Unit vectors and J need float32 under autocast; the linear maps around them do not.
-        query_nHP, key_nHP = (unit(f(x_nD).unflatten(1, (self.num_heads, -1))) for f in (self.query, self.key))
-        with torch.autocast(x_nD.device.type, enabled=False):
-            virtual = VirtualNode(virtual.common_SM, virtual.shift_BS.to(query_nHP.dtype))
-            e_nHS = primal_scores(query_nHP, self.weight_e_HMP, virtual, graphs)
-            r_nHS = primal_scores(key_nHP, self.weight_r_HMP, virtual, graphs)
-            loss = self.ksvd_loss(e_nHS, r_nHS, graphs)
-        scores_nHT = self.dropout(torch.cat([e_nHS, r_nHS], dim=2))
-        weight_HPT = self.out_weight_HPT.to(x_nD.dtype).expand(self.num_heads, -1, -1)
-        out_nHP = torch.einsum("nht,hpt->nhp", scores_nHT.to(x_nD.dtype), weight_HPT)
-        bias_HP = self.out_bias.to(x_nD.dtype).view(-1, self.head_width)
-        return Primal((out_nHP + bias_HP).flatten(1), loss, virtual)
+        with torch.autocast(x_tD.device.type, enabled=False):
+            e_tHS = primal_scores(query_tHP, self.weight_e_HMP, virtual, by_graph)
+            r_tHS = primal_scores(key_tHP, self.weight_r_HMP, virtual, by_graph)
+            energy_tH = 0.5 * ((e_tHS.square() + r_tHS.square()) * self.multiplier()).sum(2)
+        scores_tHT = torch.cat([e_tHS, r_tHS], dim=2)
+        if drop_key is not None:
+            start = first * self.num_heads * scores_tHT.shape[2]
+            scores_tHT = scores_tHT * dropout_factors(self.options.dropout, drop_key, start, scores_tHT)
+        weight_HPT = self.out_weight_HPT.to(x_tD.dtype).expand(self.num_heads, -1, -1)
+        return self._with_bias(per_head(scores_tHT.to(x_tD.dtype), weight_HPT), x_tD), energy_tH
+
+    def _read_folded(self, maps: list[Tensor], x_tD: Tensor, by_graph: Grouping, first: int) -> tuple[Tensor, Tensor]:
+        """Returns what `_read_scores` returns. With C = f_X W per head the scores are C φ, so W_c e = (W_c C) φ and eᵀΛe = φᵀ (Cᵀ Λ C) φ."""
+        units = self._units(x_tD)
+        with torch.autocast(x_tD.device.type, enabled=False):
+            read = [per_head(*pair).chunk(2, dim=2) for pair in zip(units, maps, strict=True)]
+            out_tHP = read[0][0] + read[1][0]
+            energy_tH = 0.5 * (units[0] * read[0][1] + units[1] * read[1][1]).sum(2)
+        return self._with_bias(out_tHP.to(x_tD.dtype), x_tD), energy_tH
+
+    def _fold(self, virtual: VirtualNode) -> list[Tensor]:
+        """Returns [W_c C; Cᵀ Λ C] of e and of r, [H, 2 P, P] each."""
+        maps = []
+        with torch.autocast(self.out_weight_HPT.device.type, enabled=False):
+            outs = self.out_weight_HPT.expand(self.num_heads, -1, -1).chunk(2, dim=2)
+            for weight_HMP, out_HPS in zip((self.weight_e_HMP, self.weight_r_HMP), outs, strict=True):
+                common_HSP = torch.einsum("sm,hmp->hsp", virtual.common_SM, weight_HMP)
+                score_HSP = common_HSP + virtual.shift_BS.t() * weight_HMP.sum(1, keepdim=True)
+                scaled_HSP = self.multiplier().unsqueeze(-1) * score_HSP
+                maps.append(torch.cat([out_HPS @ score_HSP, score_HSP.mT @ scaled_HSP], dim=1))
+        return maps
+
+    def _with_bias(self, out_tHP: Tensor, x_tD: Tensor) -> Tensor:
+        return (out_tHP + self.out_bias.to(x_tD.dtype).view(-1, self.head_width)).flatten(1)
 
     def virtual_node(self, x_nD: Tensor, graphs: Graphs, previous: VirtualNode | None = None) -> VirtualNode:
         """Returns f_X of every graph; the order of a graph's nodes does not change f_X."""
@@ -105,9 +171,8 @@ class PrimalAttention(nn.Module):
             return self.multiplier_S.square()
         return nn.functional.softplus(self.multiplier_S) if self.options.multiplier == "softplus" else self.multiplier_S
 
-    def ksvd_loss(self, e_nHS: Tensor, r_nHS: Tensor, graphs: Graphs) -> Tensor:
+    def ksvd_loss(self, energy_nH: Tensor, graphs: Graphs) -> Tensor:
         """Returns J, a scalar: reduced per graph over nodes and heads, then averaged over the graphs that have nodes; "batch": over all nodes and heads."""
-        energy_nH = 0.5 * ((e_nHS.square() + r_nHS.square()) * self.multiplier()).sum(2)
         trace_H = (self.weight_e_HMP * self.weight_r_HMP).sum((1, 2))
         if self.options.score_terms == "sum":
             energy_B, trace = graphs.by_graph.sum(energy_nH.sum(1)), trace_H.sum()
@@ -128,13 +193,25 @@ def unit(x: Tensor) -> Tensor:
     return torch.where(positive, torch.where(positive, square, 1.0).rsqrt(), 0.0) * x
 
 
-def primal_scores(phi_nHP: Tensor, weight_HMP: Tensor, virtual: VirtualNode, graphs: Graphs) -> Tensor:
-    """Returns f_X W φ for every node, [n, H, S], with the f_X of the node's graph; O(n D s)."""
+def primal_scores(phi_tHP: Tensor, weight_HMP: Tensor, virtual: VirtualNode, by_graph: Grouping) -> Tensor:
+    """Returns f_X W φ for every node, [t, H, S], with F and the shift of the node's graph; O(t D s)."""
     common_HSP = torch.einsum("sm,hmp->hsp", virtual.common_SM, weight_HMP)
     total_H1P = weight_HMP.sum(1, keepdim=True)  # 1ᵀ W
-    mixed_nHT = torch.einsum("nhp,htp->nht", phi_nHP, torch.cat([common_HSP, total_H1P], dim=1))
-    shift_n1S = graphs.by_graph.spread(virtual.shift_BS).unsqueeze(1)
-    return mixed_nHT[..., :-1] + mixed_nHT[..., -1:] * shift_n1S
+    mixed_tHT = per_head(phi_tHP, torch.cat([common_HSP, total_H1P], dim=1))
+    shift_t1S = by_graph.spread(virtual.shift_BS).unsqueeze(1)
+    return mixed_tHT[..., :-1] + mixed_tHT[..., -1:] * shift_t1S
+
+
+def per_head(x_tHP: Tensor, weight_HQP: Tensor) -> Tensor:
+    """Returns W x for each head's W, [t, H, Q]. Many rows are multiplied in blocks, so W's gradient is a sum over blocks: a GPU computes a single
+    product of few columns over millions of rows on few of its processors."""
+    block = _BLOCK_ROWS.get(x_tHP.device.type, len(x_tHP))
+    if len(x_tHP) <= block:
+        return torch.einsum("thp,hqp->thq", x_tHP, weight_HQP)
+    missing = -len(x_tHP) % block
+    padded_tHP = nn.functional.pad(x_tHP, (0, 0, 0, 0, 0, missing)) if missing else x_tHP
+    x_bHrP = padded_tHP.unflatten(0, (-1, block)).transpose(1, 2)
+    return (x_bHrP @ weight_HQP.mT).transpose(1, 2).flatten(0, 1)[: len(x_tHP)]
 
 
 def _orthogonal(num_heads: int, rows: int, columns: int, together: bool) -> Tensor:

@@ -59,7 +59,7 @@ class TypedShard:
         `source_id` [E_r]: stored ids of the sources of this worker's in-edges."""
         self.peers, here = peers, slice(ends[peers.rank], ends[peers.rank + 1] + 1)
         size_BT = torch.stack([starts.diff() for starts in block_starts.values()], dim=1)
-        row = nn.functional.pad(size_BT.flatten().cumsum(0), (1, 0))  # of all workers
+        row = nn.functional.pad(size_BT.flatten().cumsum(0), (1, 0))  # first rows of blocks and types, over all workers
         self._starts, self._first_BT = dict(block_starts), row[:-1].view_as(size_BT)
         block_bounds = tuple(row[:: size_BT.shape[1]].tolist())
         self.shards = Shards(tuple(block_bounds[end] for end in ends), block_bounds)
@@ -116,10 +116,10 @@ class TypedGraphs:
     encodings: Mapping[str, Tensor] = field(default_factory=dict)  # [n, k] each: stored rows of the nodes of all types
     degree: Mapping[Names, Tensor] = field(
         default_factory=dict
-    )  # int64 [n_t]: full degrees, if weights estimate sums over them
+    )  # int64 [n_t]: degrees in the full graph, if weights of sampled edges estimate sums over all edges
     shard: TypedShard | None = None  # if set, indices are positions in own rows and halo rows
-    second_type: str = ""  # the roots of this type follow those of `root_type`
-    second_index: Tensor | None = None  # int64, their positions
+    second_type: str = ""  # a second type with roots; its roots follow the roots of `root_type`
+    second_index: Tensor | None = None  # int64, positions of the roots of `second_type` in the nodes of this type
 
     @cached_property
     def num_nodes(self) -> dict[str, int]:
@@ -160,7 +160,7 @@ class TypedGraphs:
         return sum((degree for name, degree in self.degree.items() if name[2] == node_type), zero_n)
 
     def _as_sharded(self, x_nD: Tensor, shard: TypedShard, edge_attr_ED: Tensor | None) -> ShardedGraph:
-        """Is `as_plain` for this worker's rows."""
+        """Does the same as `as_plain`, for this worker's rows."""
         if shard.adjacency is None:
             row_E = torch.cat(
                 [

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 from graphmill.core.option_checks import Count, Share, Size, check_fields
 
-Names = tuple[str, str, str]  # of a relation: source type, name, target type
+Names = tuple[str, str, str]  # names of a relation: source type, relation, target type
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,8 @@ Each node's row of entries is therefore scaled to length 1, like the rows of tru
 
 Options of the released code that the paper does not have: `embedding_norm`, `null_token`, `head="code"`, `feature_table="slots"`,
 `type_by_index`, `resample_in_eval`, `dead_modules`, `performer_as_released`. The feed-forward width (ratio 1) is from the code; the paper gives none.
-Attention "performer" (models/operators/favor.py) is linear in n + m. It can load a trained softmax model's weights, because the state dicts differ
-only in Performer's projections.
+Attention "performer" (models/operators/favor.py) is linear in n + m. A Performer model can load the weights of a trained softmax model, because the state
+dicts differ only in Performer's projections.
 
 A self-loop has the type of edges; the code infers the type from u = v (`type_by_index`).
 
@@ -146,7 +146,6 @@ class TokenView:
         token_graphs = Graphs(
             graphs.node_ptr + self.edge_ptr_B,
             graphs.edge_index.new_zeros(2, 0),
-            node_id=torch.arange(graphs.num_nodes + self.num_edges, device=graphs.node_ptr.device),
             max_nodes=self.num_places - self.num_special,
         )
         position_n = torch.arange(graphs.num_nodes, device=graphs.node_ptr.device)
@@ -208,13 +207,12 @@ class TokenEmbedding(nn.Module):
     @torch.no_grad()
     def _identifiers(self, view: TokenView | ShardedTokens) -> tuple[Tensor, Tensor]:
         """Returns [P_v ; P_v] for the nodes [n, 2P] and [P_u ; P_v] for the edges [E, 2P]."""
-        if self.config.identifier == "orf_first_order":
-            # The ablation of the paper's table 1: every token has its own identifier, which has no information about the token's nodes.
+        kind, dim = self.config.identifier, self.config.identifier_dim
+        if kind in ("orf_first_order", "random_first_order"):
+            # The ablations of the paper's table 1: every token has its own identifier, which has no information about the token's nodes.
             assert isinstance(view, TokenView), "config.shards"
             tokens, position_n, position_E = view.token_graphs()
-            rows = orthogonal_identifiers(
-                tokens, 2 * self.config.identifier_dim, seed=self._seed(), dtype=self.anchor.dtype
-            )
+            rows = self._drawn_identifiers(tokens, kind.removesuffix("_first_order"), 2 * dim)
             return rows[position_n], rows[position_E]
         p_nP = self._node_identifiers(view.graphs)
         return torch.cat([p_nP, p_nP], dim=1), torch.cat(view.at_ends(p_nP), dim=1)
@@ -222,18 +220,20 @@ class TokenEmbedding(nn.Module):
     def _seed(self) -> int | None:
         return None if self.training or self.config.resample_in_eval else self.config.seed
 
+    def _drawn_identifiers(self, graphs: Any, kind: Any, dim: int) -> Tensor:
+        seed, device, dtype = self._seed(), self.anchor.device, self.anchor.dtype
+        if kind == "orf":
+            return orthogonal_identifiers(graphs, dim, seed=seed, dtype=dtype)
+        # Without permanent ids the key is the position in the graph, because in evaluation the batch must not change a graph's prediction.
+        key_n = graphs.node_id
+        if key_n is None:
+            key_n = torch.arange(graphs.num_nodes, device=device) - graphs.node_ptr[graphs.graph_of_node]
+        return node_identifiers(kind, graphs.num_nodes, dim, seed=seed, key_n=key_n, device=device, dtype=dtype)
+
     def _node_identifiers(self, graphs: Any) -> Tensor:
-        config, dtype, dim = self.config, self.anchor.dtype, self.config.identifier_dim
-        if config.identifier == "orf":
-            return orthogonal_identifiers(graphs, dim, seed=self._seed(), dtype=dtype)
-        if config.identifier in ("near_orf", "random", "positive"):
-            # Without permanent ids the key is the position in the graph, because in evaluation the batch must not change a graph's prediction.
-            key_n = graphs.node_id
-            if key_n is None:
-                place_n = torch.arange(graphs.num_nodes, device=self.anchor.device)
-                key_n = place_n - graphs.node_ptr[graphs.graph_of_node]
-            num, seed, device = graphs.num_nodes, self._seed(), self.anchor.device
-            return node_identifiers(config.identifier, num, dim, seed=seed, key_n=key_n, device=device, dtype=dtype)
+        config = self.config
+        if config.identifier != "laplacian":
+            return self._drawn_identifiers(graphs, config.identifier, config.identifier_dim)
         vectors_nP = self._eigenvectors(graphs)
         if config.unit_identifiers:
             vectors_nP = nn.functional.normalize(vectors_nP, dim=1, eps=MIN_LENGTH)

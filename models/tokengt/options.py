@@ -7,9 +7,11 @@ from graphmill.core.option_checks import Amount, Count, Positive, Share, Size, c
 from graphmill.models.options.features import Features, Task, check_numeric
 from graphmill.models.options.local import LocalOptions, check_global, check_heads, check_joins
 
-Identifier = Literal["laplacian", "orf", "near_orf", "random", "positive", "orf_first_order", "none"]
+Identifier = Literal[
+    "laplacian", "orf", "near_orf", "random", "positive", "orf_first_order", "random_first_order", "none"
+]
 SLOT = 512  # rows of one column in the code's feature table
-SLOT_CATEGORIES = SLOT - 2  # categories with a row in the last column too
+SLOT_CATEGORIES = SLOT - 2  # most categories per column: the column's first two rows hold no category
 INIT_STD = 0.02
 NO_FEATURES = Features()
 
@@ -39,7 +41,7 @@ class TokenGTConfig:
     laplacian_ends: Literal["smallest", "both_ends"] = "smallest"
     """Use the eigenvectors of the smallest eigenvalues, or half of the smallest and half of the largest."""
     unit_identifiers: bool = False
-    """laplacian: scale each node's row of entries to length 1. Rows of the other identifiers always have length 1."""
+    """With identifier laplacian: scale each node's row of entries to length 1. For all other identifiers, rows always have length 1."""
     encoding: str | None = None
     """Read the eigenvectors from graphs.encodings under this name; None: compute them."""
     type_identifier: bool = True
@@ -54,7 +56,7 @@ class TokenGTConfig:
     """Draw random identifiers anew in evaluation too; no: in evaluation they are a function of `seed`."""
     # Attention.
     attention: Literal["softmax", "performer"] = "softmax"
-    """softmax: over all pairs of tokens; performer: FAVOR+, whose cost is linear in the tokens."""
+    """softmax: over all pairs of tokens; performer: FAVOR+, with a cost that is linear in the number of tokens."""
     performer_features: Count | None = None
     """R, number of random features; None: ⌊d ln d⌋ for heads of width d."""
     performer_epsilon: Amount = 0.0001

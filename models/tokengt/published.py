@@ -158,7 +158,7 @@ def _config(state: Mapping[str, Tensor], num_heads: int) -> TokenGTConfig:
 
 
 def _features(rows: int, molecular: Features) -> Features:
-    """Returns OGB's columns if the table has as many columns, else columns with all categories that have their own row."""
+    """Returns OGB's columns if the table has as many columns, else that many columns with `SLOT_CATEGORIES` categories each."""
     columns, rest = divmod(rows, SLOT)
     if rest or not columns:
         raise ValueError(f"a feature table has {SLOT} rows per column, got {rows} rows")

@@ -4,6 +4,7 @@ A fresh array of hundreds of megabytes costs one page fault per 4 KiB. These fau
 to the pool only when the last view of it (numpy's or torch's) is gone.
 """
 
+import math
 import queue
 import threading
 from collections.abc import Callable
@@ -48,7 +49,7 @@ class ArrayPool:
     def empty(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         """An uninitialised array that shares memory with no other living array."""
         dtype = np.dtype(dtype)
-        num_bytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        num_bytes = math.prod(shape) * dtype.itemsize
         if num_bytes < _LEAST_BYTES:
             return np.empty(shape, dtype)
         lease = _Lease(self._take(_round_up(num_bytes)), self._give_back)

@@ -11,7 +11,9 @@ def narrow_dtype(array: np.ndarray) -> np.dtype:
     """The type in which this array travels: for integers the narrowest that holds them, otherwise its own type."""
     if array.dtype.kind not in "iu" or array.itemsize == 1 or not array.size:
         return array.dtype
-    return _narrowest(array.dtype, int(array.min()), int(array.max()))
+    # One pass in place of two: the highest bit of all values together decides the type, unless a value is negative.
+    joined = int(np.bitwise_or.reduce(array, axis=None))
+    return _narrowest(array.dtype, *((0, joined) if joined >= 0 else (int(array.min()), int(array.max()))))
 
 
 def narrow_bytes(array: np.ndarray, position: np.ndarray | None = None) -> int:
@@ -25,8 +27,10 @@ def narrow_bytes(array: np.ndarray, position: np.ndarray | None = None) -> int:
 
 
 def _narrowest(own: np.dtype, least: int, largest: int) -> np.dtype:
-    narrow = (dtype for dtype, low, high in _TYPES if low <= least and largest <= high)
-    return min(own, next(narrow, own), key=lambda dtype: dtype.itemsize)
+    for dtype, low, high in _TYPES:
+        if low <= least and largest <= high:
+            return dtype if dtype.itemsize < own.itemsize else own
+    return own
 
 
 @compiled

@@ -1,10 +1,11 @@
-"""Owners of partitions: in this process, as a server elsewhere, or as one part (a type or a relation) of the owner of a typed graph elsewhere.
+"""Owners of partitions: in this process, as a server elsewhere, or as one part of what a server elsewhere has.
 
 `submit_together` sends several requests at once. Requests to parts of the same owner travel as one message.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
+from itertools import chain
 from typing import Protocol, TypeVar, runtime_checkable
 
 import numpy as np
@@ -28,6 +29,9 @@ from graphmill.samplers.vocabulary.messages import (
     messages_in,
 )
 
+# Bounds of one message. A message is larger only if it has a single request.
+_MOST_PARTS, _MOST_IDS = 512, 1 << 20
+
 ReplyKind = TypeVar("ReplyKind", NeighborLists, NodeRows, NodeList, NodeGroups, DegreeLists, LinkRows)
 
 
@@ -40,7 +44,7 @@ class Pending(Protocol):
 
 
 class Owner(Protocol):
-    """Answers requests about one partition, in this process or as a server elsewhere."""
+    """Answers requests about one partition, in this process or elsewhere, or about all parts that a server has."""
 
     def submit(self, request: Request) -> Pending: ...
 
@@ -114,7 +118,7 @@ class StoreOwner:
 
 
 class PartOfOwner:
-    """One part (a type or a relation) of a partition of a typed graph. `whole` is the owner elsewhere that has all parts of the partition."""
+    """One part of a server: a partition, or a type or relation of a partition. `whole` is the server; one server has all partitions of its host."""
 
     def __init__(self, whole: Owner, part: str) -> None:
         self.whole, self.part = whole, part
@@ -125,16 +129,16 @@ class PartOfOwner:
 
 
 def submit_together(requests: Sequence[tuple[Owner, PartRequest]]) -> list[Pending]:
-    """Sends all requests; requests to parts of one owner are one message. Owners elsewhere receive their requests first and work while owners in this process
-    answer."""
+    """Sends all requests; requests to parts of one owner are one message, or several if they are large. Owners elsewhere receive their requests first and
+    work while owners in this process answer."""
     if not any(isinstance(owner, PartOfOwner) for owner, _ in requests):
         return [owner.submit(request) for owner, request in requests]
     pending: dict[int, Pending] = {}
-    together: dict[int, list[tuple[int, PartOfOwner, PartRequest]]] = {}
+    together: dict[int, Asked] = {}
     for number, (owner, request) in enumerate(requests):
         if isinstance(owner, PartOfOwner):
             together.setdefault(id(owner.whole), []).append((number, owner, request))
-    for asked in together.values():
+    for asked in chain.from_iterable(map(_messages, together.values())):
         message = ForParts(tuple(owner.part for _, owner, _ in asked), tuple(request for *_, request in asked))
         shared = _SharedReply(asked[0][1].whole.submit(message), len(asked))
         pending |= {number: _PartReply(shared, place) for place, (number, *_) in enumerate(asked)}
@@ -142,6 +146,21 @@ def submit_together(requests: Sequence[tuple[Owner, PartRequest]]) -> list[Pendi
         if number not in pending:
             pending[number] = owner.submit(request)
     return [pending[number] for number in range(len(requests))]
+
+
+Asked = list[tuple[int, PartOfOwner, PartRequest]]
+
+
+def _messages(asked: Asked) -> Iterator[Asked]:
+    """Cuts the requests to one owner into messages, because both sides bound the bytes of a message and of its head."""
+    start, num_ids = 0, 0
+    for place, (*_, request) in enumerate(asked):
+        of_request = max((len(value) for value in vars(request).values() if isinstance(value, np.ndarray)), default=0)
+        if place > start and (place - start == _MOST_PARTS or num_ids + of_request > _MOST_IDS):
+            yield asked[start:place]
+            start, num_ids = place, 0
+        num_ids += of_request
+    yield asked[start:]
 
 
 class _SharedReply:

@@ -3,7 +3,7 @@
 This is the only implementation of each request: a partition server forwards to it, and a router in the same process calls it directly.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import singledispatchmethod
 from itertools import pairwise
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from graphmill.core.errors import ConfigError
+from graphmill.core.parallel_map import num_cores, ordered_map
 from graphmill.samplers.access.array_pool import ArrayPool
 from graphmill.samplers.access.list_draws import check_weights, checked, edge_columns, edge_lists, sample_lists
 from graphmill.samplers.access.node_tables import NodeTables, tables_of_relations
@@ -46,11 +47,15 @@ from graphmill.samplers.vocabulary.messages import (
     StepWalks,
     WalkDirection,
     join_columns,
+    part_name,
 )
 from graphmill.samplers.vocabulary.requirements import NO_EDGE_WEIGHTS, NO_GROUPS
 from graphmill.storage.filesystem.mapped_files import damaged
+from graphmill.storage.filesystem.urls import is_local
 from graphmill.storage.format.encoding_names import encoding_columns, split_encodings
-from graphmill.storage.graph import Partition, TypedGraph
+from graphmill.storage.graph import Partition, StoredGraph, TypedGraph
+
+_LISTED = 20  # most parts that a message names
 
 
 class PartitionOwner:
@@ -317,33 +322,43 @@ _kind_of_answer = PartitionOwner.__dict__["_answer"].dispatcher.dispatch
 
 
 class PartsOwner:
-    """The owner of a partition of a typed graph: a `PartitionOwner` for each type and relation. One message may hold requests to several of them."""
+    """The owner of several parts: a `PartitionOwner` for each part (`part_name`). One message may hold requests to several of them."""
 
     def __init__(self, parts: Mapping[str, PartitionOwner]) -> None:
         self._parts = dict(parts)
 
     def answer(self, request: Request) -> PartReplies:
-        """The replies of the parts. Raises ConfigError for a part that the graph does not have, and any error of a part's owner."""
+        """The replies of the parts. Raises ConfigError for a part that it does not have, and any error of a part's owner."""
         if not isinstance(request, ForParts) or len(request.parts) != len(request.requests):
-            raise ConfigError(f"expected requests to parts of a typed graph, got {type(request).__name__}")
+            raise ConfigError(f"expected requests to parts, one for each part, got {type(request).__name__}")
         replies: list[PartReply] = []
         for name, own in zip(request.parts, request.requests, strict=True):
             if name not in self._parts:
-                raise ConfigError(f"expected a type or a relation, one of {', '.join(self._parts)}, got {name!r}")
+                few = ", ".join([*self._parts][:_LISTED]) + (" …" if len(self._parts) > _LISTED else "")
+                raise ConfigError(f"expected a part that this server has ({few}), got {name!r}")
             reply = self._parts[name].answer(own)
             assert not isinstance(reply, PartReplies)
             replies.append(reply)
         return PartReplies(tuple(replies))
 
 
-def open_parts(graph: TypedGraph, index: int, *, verify: bool = False) -> PartsOwner:
-    """The owner of one partition of a stored typed graph. Raises FormatError for damaged files."""
-    nodes = {name: graph.nodes(name) for name in graph.node_types}
-    tables = {str(relation): of_sources for relation, of_sources in tables_of_relations(graph).items()}
-    stored = nodes | {str(relation): graph.relation(relation) for relation in graph.relations}
-    return PartsOwner(
-        {
-            name: PartitionOwner(part.partition(index, verify=verify), part.manifest.num_nodes, tables.get(name))
-            for name, part in stored.items()
-        }
-    )
+def open_parts(graph: StoredGraph | TypedGraph, partitions: Sequence[int], *, verify: bool = False) -> PartsOwner:
+    """The owner of these partitions of a stored graph. Threads open the partitions at the same time. Raises FormatError for damaged files."""
+    stored: dict[str, StoredGraph] = {"": graph} if isinstance(graph, StoredGraph) else {}
+    tables: dict[str, NodeTables] = {name: NodeTables(part) for name, part in stored.items()}
+    if isinstance(graph, TypedGraph):
+        stored = {name: graph.nodes(name) for name in graph.node_types}
+        stored |= {str(relation): graph.relation(relation) for relation in graph.relations}
+        tables = {str(relation): of_sources for relation, of_sources in tables_of_relations(graph).items()}
+
+    def open_one(index: int) -> dict[str, PartitionOwner]:
+        owners = {}
+        for name, part in stored.items():
+            partition = part.partition(index, verify=verify)
+            if verify and is_local(part.filesystem):
+                dict(partition.encodings)  # the encodings are mapped and verified too
+            owners[part_name(index, name)] = PartitionOwner(partition, part.manifest.num_nodes, tables.get(name))
+        return owners
+
+    opened = ordered_map(open_one, partitions, min(len(partitions), num_cores()))
+    return PartsOwner({name: owner for of_partition in opened for name, owner in of_partition.items()})

@@ -20,6 +20,7 @@ from graphmill.samplers.access.node_tables import NodeTables
 from graphmill.samplers.access.owners import (
     LocalOwner,
     Owner,
+    PartOfOwner,
     PendingRows,
     PlaceRows,
     PlacesRows,
@@ -50,12 +51,12 @@ from graphmill.samplers.vocabulary.messages import (
     NodeRows,
     PartRequest,
     Reply,
-    Request,
     SampleForBatches,
     SampleNeighbors,
     StepWalks,
     WalkDirection,
     join_columns,
+    part_name,
 )
 from graphmill.samplers.vocabulary.requirements import integer_ids
 from graphmill.storage.format.encoding_names import encoding_columns
@@ -359,7 +360,7 @@ class Router:
 
     def list_links(self, split: int) -> list[LinkRows]:
         """The stored links with this split code: one reply per owner."""
-        pending = [owner.submit(ListLinks(split)) for owner in self._owners]
+        pending = submit_together([(owner, ListLinks(split)) for owner in self._owners])
         return [expect(each.result(), LinkRows) for each in pending]
 
     @cached_property
@@ -379,9 +380,9 @@ class Router:
         whole = ListChunk(key=0, chunk=0, num_chunks=1)
         return self._list_nodes([self._owners[partition] for partition in partitions], whole)
 
-    def _list_nodes(self, owners: Sequence[Owner], request: Request) -> NodeList:
+    def _list_nodes(self, owners: Sequence[Owner], request: PartRequest) -> NodeList:
         """The nodes that these owners list, ascending in permanent id. All owners receive the request at once."""
-        pending = [owner.submit(request) for owner in owners]
+        pending = submit_together([(owner, request) for owner in owners])
         return ascending_nodes([expect(each.result(), NodeList) for each in pending])
 
     def _requests_at(
@@ -462,13 +463,18 @@ def local_router(
     watch: Callable[[Owner, int], Owner] = lambda owner, _: owner,
     far: Mapping[int, Owner] | None = None,
     tables: NodeTables | None = None,
+    name: str = "",
 ) -> Router:
-    """Router over all partitions of a graph in this process, except the partitions in `far`, whose owners are elsewhere.
+    """Router over all partitions of a graph in this process, except the partitions in `far`, whose servers are elsewhere. Each request to a server is one
+    message for all partitions that the server has.
 
     `watch` may wrap the owner of each partition in this process to count its messages (`graphmill.samplers.access.traffic.Traffic`). `tables`: for a relation,
-    the tables of its neighbors.
+    the tables of its neighbors. `name`: of the type or relation that this graph is in a typed graph.
     """
-    num_nodes, tables, owners = graph.manifest.num_nodes, tables or NodeTables(graph), dict(far or {})
+    num_nodes, tables = graph.manifest.num_nodes, tables or NodeTables(graph)
+    owners: dict[int, Owner] = {
+        index: PartOfOwner(server, part_name(index, name)) for index, server in (far or {}).items()
+    }
     for index in range(graph.num_partitions):
         if index not in owners:
             partition = graph.partition(index, verify=verify)

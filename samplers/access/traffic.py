@@ -1,16 +1,18 @@
 """Counts the messages between a router and the owners of its partitions, by partition.
 
+A message to several partitions of a server counts as one request, at the first partition that it names; its bytes count at each partition.
 Bytes are the bytes of the arrays in requests and replies when they travel (`graphmill.samplers.access.narrow_ints`), without the transport's overhead.
 """
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from graphmill.samplers.access.narrow_ints import narrow_bytes
-from graphmill.samplers.vocabulary.messages import messages_in
+from graphmill.samplers.vocabulary.messages import ForParts, messages_in, partition_of
 
 if TYPE_CHECKING:  # these modules import compiled loops; a report needs only the names of columns
     from graphmill.samplers.access.owners import LocalOwner, Owner, Pending
@@ -68,18 +70,23 @@ class WatchedRemote:
     """Counts the messages of an owner that answers later, elsewhere or in this process."""
 
     def __init__(self, owner: "Owner", partition: int, traffic: Traffic, *, is_here: bool = False) -> None:
+        """`partition`: the only or first partition of the owner."""
         self._owner, self._partition, self._traffic = owner, partition, traffic
         self._requests, self._sent, self._received = (
             (_LOCAL_REQUESTS, _LOCAL, _LOCAL) if is_here else (_REMOTE_REQUESTS, _SENT, _RECEIVED)
         )
 
     def submit(self, request: "Request") -> "Pending":
-        self._traffic.add(self._partition, self._requests, self._sent, 1, array_bytes(request))
+        partitions = [self._partition]
+        if isinstance(request, ForParts):
+            partitions = [partition_of(part) for part in request.parts]
+        self._count(partitions, self._sent, request)
+        self._traffic.add(partitions[0], self._requests, self._sent, 1, 0)
+        return _WatchedReply(self._owner.submit(request), partial(self._count, partitions, self._received))
 
-        def count(reply: "Reply") -> None:
-            self._traffic.add(self._partition, self._requests, self._received, 0, array_bytes(reply))
-
-        return _WatchedReply(self._owner.submit(request), count)
+    def _count(self, partitions: list[int], column: int, message: "Request | Reply") -> None:
+        for partition, part in zip(partitions, messages_in(message) or (message,), strict=False):
+            self._traffic.add(partition, self._requests, column, 0, array_bytes(part))
 
 
 class _WatchedReply:

@@ -13,7 +13,7 @@ import numpy as np
 from graphmill.core.errors import ConfigError
 from graphmill.samplers.access.link_tables import LinkTables
 from graphmill.samplers.access.node_tables import NodeTables, TypedTables, tables_of_relations
-from graphmill.samplers.access.owners import Owner, PartOfOwner
+from graphmill.samplers.access.owners import Owner
 from graphmill.samplers.access.router import Router, local_router
 from graphmill.storage.format.source import Relation
 from graphmill.storage.graph import StoredGraph, TypedGraph
@@ -71,11 +71,10 @@ def typed_router(
     watch: Callable[[Owner, int], Owner] = lambda owner, _: owner,
     far: Mapping[int, Owner] | None = None,
 ) -> TypedRouter:
-    """Router over all partitions of a typed graph. An owner in `far` has all parts of its partition. The arguments are the same as for `local_router`."""
+    """Router over all partitions of a typed graph. The arguments are the same as for `local_router`."""
 
     def part_router(part: StoredGraph, name: str, tables: NodeTables | None = None) -> Router:
-        owners = {index: PartOfOwner(owner, name) for index, owner in (far or {}).items()}
-        return local_router(part, verify=verify, watch=watch, far=owners, tables=tables)
+        return local_router(part, verify=verify, watch=watch, far=far, tables=tables, name=name)
 
     tables = tables_of_relations(graph)
     return TypedRouter(

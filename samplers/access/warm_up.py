@@ -1,33 +1,40 @@
 """Compiles the loops that owners run to reply, before the first request.
 
-In a fresh environment the compiler takes seconds per loop. Therefore one partition server of a host compiles for all. Loading the loops from the cache takes
-tenths of a second.
+In a fresh environment the compiler takes seconds per loop. Therefore one process of a host compiles for all. Loading the loops from the cache takes tenths
+of a second.
 """
 
 import numpy as np
 
 from graphmill.core.compile_cache import one_compiles_for_all
-from graphmill.samplers.access.partition_owner import PartitionOwner, PartsOwner
+from graphmill.samplers.access.partition_owner import PartsOwner
 from graphmill.samplers.vocabulary.messages import (
     FetchRows,
     ForParts,
     InducedEdges,
     InducedSubgraphs,
     ListNeighbors,
-    Request,
+    PartRequest,
     SampleNeighbors,
     WalkDirection,
+    part_name,
 )
-from graphmill.storage.format.manifest import Manifest
-from graphmill.storage.graph import TypedGraph
+from graphmill.storage.graph import StoredGraph, TypedGraph
 
 
 @one_compiles_for_all()
-def warm_up(owner: PartitionOwner, manifest: Manifest) -> None:
-    """Makes the owner answer the most common kinds of requests, each with an empty list of nodes."""
+def warm_up(owner: PartsOwner, graph: StoredGraph | TypedGraph, partition: int) -> None:
+    """Makes the parts of one partition answer the most common kinds of requests, each with an empty list of nodes."""
+    requests = _typed_requests(graph) if isinstance(graph, TypedGraph) else [("", each) for each in _requests(graph)]
+    for name, request in requests:
+        owner.answer(ForParts((part_name(partition, name),), (request,)))
+
+
+def _requests(graph: StoredGraph) -> list[PartRequest]:
+    manifest = graph.manifest
     node, index = np.empty(0, np.int64), np.empty(0, manifest.index_dtype)
     direction: WalkDirection = "both" if manifest.symmetric or manifest.has_out_edges else "in"
-    requests: list[Request] = [
+    return [
         SampleNeighbors(node, fanout=1, key=0),
         InducedEdges(node),
         ListNeighbors(node, direction),
@@ -35,22 +42,15 @@ def warm_up(owner: PartitionOwner, manifest: Manifest) -> None:
         InducedSubgraphs(index, np.zeros(1, np.int64)),
         FetchRows(node, split_set=0 if manifest.num_split_sets else None),
     ]
-    for request in requests:
-        owner.answer(request)
 
 
-@one_compiles_for_all()
-def warm_up_parts(owner: PartsOwner, graph: TypedGraph) -> None:
-    """Runs `warm_up` for the parts of a typed graph."""
-    node = np.empty(0, np.int64)
+def _typed_requests(graph: TypedGraph) -> list[tuple[str, PartRequest]]:
+    node, requests = np.empty(0, np.int64), list[tuple[str, PartRequest]]()
     for relation in graph.relations:
-        part, dtype = str(relation), graph.relation(relation).manifest.index_dtype
-        none = (node.astype(dtype), np.zeros(1, np.int64))
-        for request in (
-            SampleNeighbors(node, fanout=1, key=0),
-            ListNeighbors(node),
-            InducedSubgraphs(*none, (), *none),
-        ):
-            owner.answer(ForParts((part,), (request,)))
-    for name in graph.node_types:
-        owner.answer(ForParts((name,), (FetchRows(node),)))
+        none = (node.astype(graph.relation(relation).manifest.index_dtype), np.zeros(1, np.int64))
+        requests += [
+            (str(relation), SampleNeighbors(node, fanout=1, key=0)),
+            (str(relation), ListNeighbors(node)),
+            (str(relation), InducedSubgraphs(*none, (), *none)),
+        ]
+    return requests + [(name, FetchRows(node)) for name in graph.node_types]

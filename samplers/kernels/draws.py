@@ -6,8 +6,13 @@ id. Entry j of a list is therefore the same edge for every partitioning, and all
 (`graphmill.samplers.kernels.lists.degrees_until`), so every draw can be restricted to the past.
 """
 
+from typing import Any
+
 import numba
 import numpy as np
+from llvmlite import ir
+from numba.core import cgutils, types
+from numba.extending import intrinsic
 
 from graphmill.core.compile_cache import compiled
 from graphmill.samplers.kernels.random_streams import below, hash64
@@ -18,11 +23,17 @@ from graphmill.samplers.kernels.subgraphs import find_slot, table_bits
 _BITMAP_DEGREE = 4096  # 64 words; one more word marks which of them are used
 _SCAN_LIMIT = 48
 
-# The position of the single set bit in x is _BIT_POSITION[(x * _DE_BRUIJN) >> 58].
-_DE_BRUIJN = 0x03F79D71B4CB0A89
-_BIT_POSITION = np.empty(64, np.int64)
-for _bit in range(64):
-    _BIT_POSITION[((_DE_BRUIJN << _bit) & (2**64 - 1)) >> 58] = _bit
+
+@intrinsic
+def _lowest_bit(typing_context: Any, word: Any) -> Any:
+    """Position of the lowest set bit of a uint64 that is not 0."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        kind = ir.FunctionType(ir.IntType(64), [ir.IntType(64), ir.IntType(1)])
+        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.cttz.i64")
+        return builder.call(function, [arguments[0], ir.IntType(1)(1)])  # 1: the word is never 0
+
+    return types.int64(types.uint64), generate
 
 
 @numba.njit(inline="always")
@@ -58,9 +69,17 @@ def waiting_time(hashed):
 
 
 @numba.njit(inline="always")
-def _bit_position(bit):
-    """Position of the only set bit of a uint64."""
-    return _BIT_POSITION[(bit * np.uint64(_DE_BRUIJN)) >> np.uint64(58)]
+def _draw_word(key, degree, take, first, position, end):
+    """Like `_draw_bitmap`, for a list of at most 64 entries, whose bitmap stays in a register."""
+    one, bits = np.uint64(1), np.uint64(0)
+    for j in range(take):
+        value = np.uint64(below(hash64(key, np.uint64(j)), degree - take + j + 1))
+        is_taken = (bits >> value) & one
+        value = np.uint64(degree - take + j) if is_taken else value  # larger than all earlier values
+        bits |= one << value
+    for j in range(take):
+        position[np.uint64(end + j)] = first + _lowest_bit(bits)  # type: ignore[call-arg]  # the compiler passes the context
+        bits &= bits - one
 
 
 @compiled
@@ -79,14 +98,12 @@ def _draw_bitmap(key, degree, take, bitmap, first, position, end):
         bitmap[word] |= one << (value & np.uint64(63))
         used |= one << word
     for j in range(take):
-        lowest_word = used & (~used + one)
-        word = np.uint64(_bit_position(lowest_word))
+        word = np.uint64(_lowest_bit(used))  # type: ignore[call-arg]  # the compiler passes the context
         bits = bitmap[word]
-        lowest = bits & (~bits + one)
-        bits ^= lowest
+        position[np.uint64(end + j)] = first + np.int64(word << np.uint64(6)) + _lowest_bit(bits)
+        bits &= bits - one
         bitmap[word] = bits
-        position[np.uint64(end + j)] = first + np.int64(word << np.uint64(6)) + _bit_position(lowest)
-        used ^= lowest_word if bits == np.uint64(0) else np.uint64(0)
+        used = used & (used - one) if bits == np.uint64(0) else used
 
 
 @compiled
@@ -139,6 +156,8 @@ def draw_uniform(first, degree, keys, fanout):
         if take == degree[i]:
             for j in range(take):
                 position[end + j] = first[i] + j
+        elif degree[i] <= 64:
+            _draw_word(keys[i], degree[i], take, first[i], position, end)
         elif degree[i] <= _BITMAP_DEGREE:
             _draw_bitmap(keys[i], degree[i], take, bitmap, first[i], position, end)
         elif take <= _SCAN_LIMIT:

@@ -6,7 +6,10 @@ Loops that wait for memory do no other work, so that many reads run at the same 
 import numpy as np
 
 from graphmill.core.compile_cache import compiled
+from graphmill.samplers.kernels.prefetch import prefetch
 from graphmill.samplers.kernels.subgraphs import DamagedLists, list_bounds
+
+_AHEAD = 48  # entries between a prefetch and its read
 
 
 @compiled
@@ -29,7 +32,9 @@ def degrees_until(start, degree, time, until):
 def entries(values, position):
     """values[position] of a one-dimensional array."""
     taken = np.empty(len(position), values.dtype)
+    last = len(position) - 1
     for e in range(len(position)):
+        prefetch(values, position[min(e + _AHEAD, last)])  # type: ignore[call-arg]  # the compiler passes the context
         taken[e] = values[position[e]]
     return taken
 

@@ -38,7 +38,8 @@ def stream_key(seed: int, purpose: Purpose, *position: int) -> np.uint64:
 @numba.njit(inline="always")
 def below(hashed, bound):
     """int64 uniform in [0, bound) from one hash; biased by less than bound / 2^53."""
-    return np.int64(np.float64(hashed >> np.uint64(11)) * (1.0 / 9007199254740992.0) * bound)
+    # Below 2^53 a signed conversion gives the same number; processors without AVX-512 have no unsigned one.
+    return np.int64(np.float64(np.int64(hashed >> np.uint64(11))) * (1.0 / 9007199254740992.0) * bound)
 
 
 @compiled

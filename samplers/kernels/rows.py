@@ -48,10 +48,14 @@ def group_by_owner(node: np.ndarray, offsets: np.ndarray) -> tuple[np.ndarray, n
 
 @compiled
 def _own_rows(node, start, num_rows, row):
+    signs = np.int64(0)  # negative if a row is outside; without a branch the loop is vectorised
     for i in range(len(node)):
         row[i] = node[i] - start
-        if row[i] < 0 or row[i] >= num_rows:
-            return i
+        signs |= row[i] | (num_rows - 1 - row[i])
+    if signs < 0:
+        for i in range(len(row)):
+            if row[i] < 0 or row[i] >= num_rows:
+                return i
     return -1
 
 
@@ -66,6 +70,7 @@ def own_rows(node: np.ndarray, start: int, num_rows: int) -> np.ndarray:
 
 AHEAD = 8  # rows between a prefetch and its read: enough to hide a cache miss, few enough for the nearest cache
 _IN_ORDER = np.empty(0, np.int64)
+_VALUES_AHEAD = 32  # the same for single values
 _LINE_WORDS = 8  # 8-byte words in a cache line; narrower words prefetch a line more than once at little cost
 
 
@@ -86,11 +91,14 @@ def _take_rows(table, row, position, out):
 
 @compiled
 def _take_values(column, row, position, out):
+    last = len(row) - 1
     if len(position) == 0:  # a separate loop without positions; it is a third faster
         for i in range(len(row)):
+            prefetch(column, row[min(i + _VALUES_AHEAD, last)])  # type: ignore[call-arg]  # the compiler passes the context
             out[i] = column[row[i]]
     else:
         for i in range(len(row)):
+            prefetch(column, row[min(i + _VALUES_AHEAD, last)])  # type: ignore[call-arg]
             out[position[i]] = column[row[i]]
 
 

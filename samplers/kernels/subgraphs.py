@@ -8,6 +8,7 @@ import numba
 import numpy as np
 
 from graphmill.core.compile_cache import compiled
+from graphmill.samplers.kernels.prefetch import prefetch
 from graphmill.samplers.kernels.random_streams import below, hash64
 
 _FIBONACCI = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio: Knuth's multiplicative hash
@@ -15,6 +16,7 @@ _FIBONACCI = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio: Knuth's multi
 # A list of HUB_DEGREE or more entries, of a node in _HUB_SETS or more sets, is hashed once, not read for every set. This avoids a quadratic cost.
 HUB_DEGREE = 4096
 _HUB_SETS = 8
+_AHEAD = 32  # lists between the prefetch of their bounds and the read
 _FILTER_BITS = 14  # 16 KiB, within the first cache
 
 
@@ -26,7 +28,9 @@ class DamagedLists(Exception):
 def list_bounds(indptr, row, num_entries):
     """(start [n], degree [n]) of the rows' lists, both int64. Raises DamagedLists if a list exceeds `num_entries` entries."""
     start, degree = np.empty(len(row), np.int64), np.empty(len(row), np.int64)
+    last = len(row) - 1
     for i in range(len(row)):
+        prefetch(indptr, row[min(i + _AHEAD, last)])  # type: ignore[call-arg]  # the compiler passes the context
         first = indptr[row[i]]
         start[i], degree[i] = first, indptr[row[i] + 1] - first
     signs = np.int64(0)  # negative if any value is negative; a separate loop, so the reads above do not wait
@@ -244,3 +248,24 @@ def induced_subgraphs(indptr, indices, row, position, row_ptr, member, graph_ptr
                 end += 1
         count[i] = end - before
     return count, neighbor[:end].copy(), entry[: end if with_entry else 0].copy()
+
+
+@compiled
+def count_edges(indptr, indices, first, last, first_of_source, last_of_source, sample):
+    """int64 [e]: number of samples that contain both ends of an edge. Node i is in the samples sample[first[i]:last[i]], ascending; the same holds for the
+    sources."""
+    count = np.zeros(len(indices), np.int64)
+    for node in range(len(indptr) - 1):
+        for e in range(indptr[node], indptr[node + 1]):
+            a, b = first[node], first_of_source[indices[e]]
+            a_end, b_end = last[node], last_of_source[indices[e]]
+            while a < a_end and b < b_end:
+                if sample[a] == sample[b]:
+                    count[e] += 1
+                    a += 1
+                    b += 1
+                elif sample[a] < sample[b]:
+                    a += 1
+                else:
+                    b += 1
+    return count

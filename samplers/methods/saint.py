@@ -27,9 +27,9 @@ from graphmill.samplers.drawing.protocol import check_batch, sampler_len, sample
 from graphmill.samplers.drawing.root_batches import hash_of_data
 from graphmill.samplers.drawing.roots import Roots
 from graphmill.samplers.drawing.union_graph import NodeNumbers, searched_graph
-from graphmill.samplers.kernels.edge_counts import count_edges
 from graphmill.samplers.kernels.random_streams import Purpose, hash_ids, stream_key
 from graphmill.samplers.kernels.relabel import Relabeler
+from graphmill.samplers.kernels.subgraphs import count_edges
 from graphmill.samplers.vocabulary.messages import NodeList
 from graphmill.samplers.vocabulary.options import SaintOptions
 from graphmill.samplers.vocabulary.stage_clock import stage

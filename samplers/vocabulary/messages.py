@@ -213,9 +213,9 @@ class DegreeLists:
 
 @dataclass(frozen=True)
 class ForParts:
-    """Requests to several types and relations of a typed graph, in one message to the owner that has all of them in a partition."""
+    """Requests to several parts, in one message to the owner that has all of these parts."""
 
-    parts: tuple[str, ...]  # names of types and relations
+    parts: tuple[str, ...]  # names of the parts (`part_name`)
     requests: "tuple[PartRequest, ...]"  # one for each part
 
 
@@ -243,6 +243,16 @@ PartRequest = (
 PartReply = NeighborLists | NodeRows | NodeList | NodeGroups | DegreeLists | LinkRows
 Request = PartRequest | ForParts
 Reply = PartReply | PartReplies
+
+
+def part_name(partition: int, name: str = "") -> str:
+    """The name of a part: a partition of a plain graph, or the type or relation `name` of a partition of a typed graph."""
+    return f"{partition}/{name}" if name else str(partition)
+
+
+def partition_of(part: str) -> int:
+    """The partition of a part."""
+    return int(part.partition("/")[0])
 
 
 def messages_in(message: Request | Reply) -> tuple[PartRequest | PartReply, ...]:

@@ -184,10 +184,7 @@ class EdgeBuckets:
             {name: directory / f"{bucket}.{name}" for name in self._columns}
             for bucket in range(per_partition * num_partitions)
         ]
-        self._num_spilled = np.zeros(num_partitions, np.int64)
-        for paths in self._paths:
-            for path in paths.values():
-                path.touch()
+        self._num_spilled, self._is_on_disk = np.zeros(len(self._paths), np.int64), False  # the first: by bucket
 
     def group(self, edges: SpilledEdges, id_of_row: np.ndarray) -> GroupedEdges:
         """Returns the edges grouped by bucket, in the given order within each bucket. Does not change this object. `id_of_row`: new ids of the destinations."""
@@ -206,22 +203,24 @@ class EdgeBuckets:
         return GroupedEdges(columns, ends.tolist())
 
     def append(self, grouped: GroupedEdges) -> None:
-        """Takes the records of a chunk. They are written to the files at once, or at the latest before sorting."""
+        """Takes the records of a chunk. They are written to the files once they fill an eighth of the budget; fewer records stay in memory."""
         self._held.append(grouped)
         self._held_bytes += grouped.num_bytes
-        for bucket, (start, end) in enumerate(pairwise([0, *grouped.ends])):
-            self._num_spilled[bucket // self._per_partition] += end - start
+        self._num_spilled += np.diff(grouped.ends, prepend=0)
         if self._held_bytes >= self._max_held_bytes or len(self._held) >= _MAX_VIEWS:
             self._flush()
 
     def _flush(self) -> None:
         """Appends the records in memory to the buckets' files."""
         for bucket, paths in enumerate(self._paths):
-            parts = [slice(g.ends[bucket - 1] if bucket else 0, g.ends[bucket]) for g in self._held]
             for name, path in paths.items():
-                views = [g.columns[name][part].data for g, part in zip(self._held, parts, strict=True)]
+                views = [part.data for part in self._held_parts(bucket, name)]
                 self._write(path, [view for view in views if view.nbytes])
-        self._held, self._held_bytes = [], 0
+        self._held, self._held_bytes, self._is_on_disk = [], 0, True
+
+    def _held_parts(self, bucket: int, name: str) -> list[np.ndarray]:
+        """A column of the bucket's records in memory, chunk by chunk."""
+        return [g.columns[name][g.ends[bucket - 1] if bucket else 0 : g.ends[bucket]] for g in self._held]
 
     def _write(self, path: Path, views: list[memoryview]) -> None:
         if not views:
@@ -236,7 +235,8 @@ class EdgeBuckets:
 
     def num_spilled(self, partition: int) -> int:
         """Number of edges of the partition before duplicates are dropped."""
-        return int(self._num_spilled[partition])
+        first = partition * self._per_partition
+        return int(self._num_spilled[first : first + self._per_partition].sum())
 
     def sorted_buckets(
         self, *, drop_duplicates: bool, sum_columns: bool = False, then: Callable[[Bucket], Result]
@@ -247,44 +247,48 @@ class EdgeBuckets:
         `drop_duplicates` keeps only the first of several edges with equal ends and times. With `sum_columns`, this edge gets the sums of the weights and
         features of all these edges.
         """
-        self._flush()
+        if self._is_on_disk:
+            self._flush()
 
         def sort(piece: _Piece) -> tuple[_Piece, Result]:
             return piece, then(self._sort(piece, drop_duplicates, sum_columns))
 
         with closing(ordered_map(sort, self._pieces(), self._num_sorters)) as pieces:
             for piece, result in pieces:
-                if piece.last:
+                if piece.last and self._is_on_disk:
                     for path in self._paths[piece.bucket].values():
-                        path.unlink()
+                        path.unlink(missing_ok=True)
                 yield piece.bucket // self._per_partition, result
                 del result
 
     def _pieces(self) -> Iterator[_Piece]:
         for bucket in range(len(self._paths)):
-            ranges = self._ranges(self._mapped(bucket, "dst"), int(self._bounds[bucket]), int(self._bounds[bucket + 1]))
-            for low, end in ranges:
-                yield _Piece(bucket, low, end, whole=len(ranges) == 1, last=end == ranges[-1][1])
+            low, high, count = int(self._bounds[bucket]), int(self._bounds[bucket + 1]), self._num_spilled[bucket]
+            ranges = [(low, high)]
+            if count > self._max_records or (count and high - low > self._max_span):
+                ranges = self._ranges(self._column(bucket, "dst"), low, high)
+            for start, end in ranges:
+                yield _Piece(bucket, start, end, whole=len(ranges) == 1, last=end == ranges[-1][1])
 
-    def _mapped(self, bucket: int, name: str) -> np.ndarray:
-        return _mapped_column(self._paths[bucket][name], *self._columns[name])
+    def _column(self, bucket: int, name: str, *, whole: bool = False) -> np.ndarray:
+        """A column of the bucket's records, in the order in which they were appended. `whole`: all of it will be read."""
+        of, dim = self._columns[name]
+        if not self._is_on_disk or not self._num_spilled[bucket]:
+            return np.concatenate([np.empty(_shape(0, dim), of), *self._held_parts(bucket, name)])
+        # The file is read instead of mapped because page faults cost more time than the copy.
+        path = self._paths[bucket][name]
+        return np.fromfile(path, of).reshape(_shape(-1, dim)) if whole else _mapped_column(path, of, dim)
 
     def _read(self, piece: _Piece) -> dict[str, np.ndarray]:
         """The columns of a piece, in the order in which they were spilled."""
-        if not piece.whole:
-            chosen = self._positions(self._mapped(piece.bucket, "dst"), piece.low, piece.high)
-            return {name: np.asarray(self._mapped(piece.bucket, name)[chosen]) for name in self._columns}
-        # The file is read instead of mapped because page faults cost more time than the copy.
-        files = self._paths[piece.bucket]
-        return {
-            name: np.fromfile(files[name], of).reshape(_shape(-1, dim)) for name, (of, dim) in self._columns.items()
-        }
+        if piece.whole:
+            return {name: self._column(piece.bucket, name, whole=True) for name in self._columns}
+        chosen = self._positions(self._column(piece.bucket, "dst"), piece.low, piece.high)
+        return {name: np.asarray(self._column(piece.bucket, name)[chosen]) for name in self._columns}
 
     def _ranges(self, dst: np.ndarray, low: int, high: int) -> list[tuple[int, int]]:
         """Cuts [low, high) into ranges of destinations with at most about max_records edges each (a single node may have more). Keys of a range fit into
         63 bits."""
-        if not len(dst) or (len(dst) <= self._max_records and high - low <= self._max_span):
-            return [(low, high)]
         starts = range(low, max(high, low + 1), self._max_span)
         return [split for start in starts for split in self._split(dst, start, min(start + self._max_span, high))]
 

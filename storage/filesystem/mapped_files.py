@@ -101,11 +101,45 @@ def read_at_random(rows: np.ndarray, memory_bytes: int | None = None) -> bool:
     they are used. Each batch has a loader thread; these threads cause page faults at the same time, which keeps the disk busy (docs/performance.md, "Rows
     from a disk").
     """
-    if memory_bytes is None:
-        memory_bytes = os.sysconf("SC_PHYS_PAGES") * mmap.PAGESIZE
-    madvise = getattr(ctypes.CDLL(None), "madvise", None)
-    if madvise is None or not hasattr(mmap, "MADV_RANDOM") or rows.nbytes <= _SHARE * memory_bytes:
+    if _stays_in_memory(rows.nbytes, memory_bytes):
         return False
     first = -(-rows.ctypes.data // mmap.PAGESIZE) * mmap.PAGESIZE
-    length = (rows.ctypes.data + rows.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE - first
-    return length > 0 and not madvise(ctypes.c_void_p(first), ctypes.c_size_t(length), mmap.MADV_RANDOM)
+    end = (rows.ctypes.data + rows.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
+    return _advise(first, end, "MADV_RANDOM")
+
+
+def prefer_huge_pages(first: int, num_bytes: int, memory_bytes: int | None = None) -> bool:
+    """Asks the system to read the mapped file at address `first` in pages of 2 MiB, if the file stays in memory. Returns whether the system accepts this.
+
+    All processes share these pages. File systems with large folios have them (ext4 since Linux 6.16, XFS since 5.18); other file systems ignore the request.
+    Pages that are in memory already keep their size (docs/decisions/0111-mapped-files-lie-on-huge-pages.md).
+    """
+    return _stays_in_memory(num_bytes, memory_bytes) and _advise(first, first + num_bytes, "MADV_HUGEPAGE")
+
+
+def huge_bytes() -> tuple[int, int]:
+    """(bytes on pages of 2 MiB, bytes in memory) of the Arrow files that this process maps. Linux only; elsewhere (0, 0)."""
+    bytes_of, is_ours = {"FilePmdMapped:": 0, "Rss:": 0}, False
+    with suppress(FileNotFoundError), open("/proc/self/smaps", encoding="utf-8", errors="surrogateescape") as maps:
+        for line in maps:
+            name, *words = line.split(maxsplit=5)
+            if "-" in name:
+                is_ours = len(words) == 5 and words[-1].rstrip("\n") in _MAPPED
+            elif is_ours and name in bytes_of:
+                bytes_of[name] += 1024 * int(words[0])
+    return bytes_of["FilePmdMapped:"], bytes_of["Rss:"]
+
+
+def _stays_in_memory(num_bytes: int, memory_bytes: int | None) -> bool:
+    """Whether a file has at most half of `memory_bytes` (None: of the machine's memory)."""
+    if memory_bytes is None:
+        memory_bytes = os.sysconf("SC_PHYS_PAGES") * mmap.PAGESIZE
+    return num_bytes <= _SHARE * memory_bytes
+
+
+def _advise(first: int, end: int, advice: str) -> bool:
+    """Gives the system this advice about [first, end), in whole pages. Returns whether the system knows it and there is a page."""
+    madvise = getattr(ctypes.CDLL(None), "madvise", None)
+    if madvise is None or not hasattr(mmap, advice) or end <= first:
+        return False
+    return not madvise(ctypes.c_void_p(first), ctypes.c_size_t(end - first), getattr(mmap, advice))

@@ -16,7 +16,7 @@ from graphmill.core.errors import FormatError
 from graphmill.core.files.small_files import check_regular
 from graphmill.storage.filesystem.file_entry import FileEntry
 from graphmill.storage.filesystem.filesystem_errors import one_line_errors
-from graphmill.storage.filesystem.mapped_files import remember
+from graphmill.storage.filesystem.mapped_files import prefer_huge_pages, remember
 from graphmill.storage.filesystem.urls import is_local
 
 
@@ -73,6 +73,9 @@ def read_batch(
                 check_regular(path)
                 remember(path)
                 source = pa.memory_map(path, "r")
+                if source.size():
+                    prefer_huge_pages(source.read_buffer().address, source.size())
+                    source.seek(0)
             else:
                 source = _fetched(filesystem, path, entry.num_bytes)
         except FileNotFoundError:

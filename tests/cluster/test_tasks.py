@@ -249,6 +249,15 @@ def test_a_mean_of_a_users_own_counts_by_the_weight_of_its_rows(monkeypatch):
     assert float(loss / task.weight(torch.tensor([1.0, 2.0, NAN]), weight)) == 2.5
 
 
+def test_one_logit_with_weights_of_the_batch_is_divided_by_the_number_of_targets():
+    """GraphGPS's weighted_cross_entropy with one logit: binary_cross_entropy_with_logits(pred, true, weight=weight[true]), a mean over all targets."""
+    task = Classification(2, one_logit=True, batch_weights=True)
+    logit, target = torch.linspace(-2, 2, 10).double().unsqueeze(1), torch.tensor([0] * 8 + [1] * 2)
+    weight = torch.tensor([0.2, 0.8]).double()[target]
+    expected = functional.binary_cross_entropy_with_logits(logit[:, 0], target.double(), weight=weight)
+    assert (task.loss(logit, target) / task.weight(target)).item() == pytest.approx(expected.item(), rel=1e-6)
+
+
 def test_one_logit_is_that_of_the_second_class():
     torch.manual_seed(0)
     logit, label = torch.randn(20, 1), torch.randint(0, 2, (20,))

@@ -1,4 +1,4 @@
-"""With `--run.resume auto` the same command begins a run, and continues it after a kill, in a folder and on s3. Another run is refused."""
+"""Tests `--run.resume auto`: the same command begins a run and continues it after a kill, in a folder and on S3. A command with other options is refused."""
 
 import json
 import os
@@ -110,7 +110,7 @@ def test_a_run_on_s3_is_read_from_there(bucket, workplace):
         assert other.returncode == 1, other.stderr
         assert told in other.stderr
     assert place.store is not None
-    for name in checkpoints_of(place).names():  # A run that ended before its first checkpoint.
+    for name in checkpoints_of(place).names():  # Makes the state of a run that ended before its first checkpoint.
         place.store.remove([f"train/{name}/{file}" for file in place.store.names(f"train/{name}")])
     other = run_job(train_nodes.main, [*again, "--fit.seed", "5", "--run.dir", where], workplace)
     assert other.returncode == 1, other.stderr
@@ -160,7 +160,7 @@ def test_python_goes_on_with_a_run_as_it_began(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     words = [*WORDS, "--data.nodes", "300", "--run.dir", "run", "--fit.epochs"]
     train(config(*words, 2, "--fit.micro_batches", 2))
-    train(config(*words, 3).changed(("run.resume", "auto")))  # does not say the micro-batches
+    train(config(*words, 3).changed(("run.resume", "auto")))  # without --fit.micro_batches
     assert [line[0] for line in losses(RunStore("run"))] == [0, 1, 2]
     with pytest.raises(ConfigError, match="seed: 0 there, 5 here"):
         train(config(*words, 3, "--fit.seed", 5))

@@ -1,4 +1,4 @@
-"""Every job with options or files that cannot work: one line, an exit status other than 0, and no written file.
+"""Tests every job with options or files that cannot work. The job prints one line, its exit status is not 0, and it writes no file.
 
 Rows run in this process, because a new Python process with torch costs seconds. One row of every job also runs as a
 user would start it, and must print the same message.
@@ -24,7 +24,7 @@ from graphmill.jobs.config.short_help import HelpShown
 from tests.stored_files import newest_manifest, stored_file
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-# It has tests of its own.
+# Jobs without rows here, because they have separate tests.
 ELSEWHERE = {"sweep"}
 
 
@@ -33,7 +33,7 @@ class Row(NamedTuple):
 
     job: str
     arguments: str
-    says: tuple[str, ...]  # Parts of the one line, in any order.
+    says: tuple[str, ...]  # parts of the error line, in any order
     status: int = 1
 
     @property
@@ -242,7 +242,7 @@ ROWS = (
     Row("pcqm4m_tokengt", "--data {set} --task classes", ("--task regression",)),
     Row("pcqm4m_tokengt", "--model.width 100 --model.num_heads 7", ("num_heads", "100", "7")),
     Row("pcqm4m_tokengt", "--data {set} --workers 64", ("64", "--workers")),
-    # The jobs that prepare, look and predict.
+    # Jobs that prepare data, inspect data, or predict.
     Row("ingest", "nothing.xyz out", ("nothing.xyz", "synthetic", ".npz", "embedded")),
     Row("ingest", "{missing}.npz out", ("missing.npz",)),
     Row("ingest", "{file}.npz out", ("file.txt.npz",)),
@@ -326,7 +326,7 @@ ROWS = (
     Row("report", "{long}", ("mmm", "long")),
     Row("replay", "{long}", ("mmm", "long")),
     Row("convert_checkpoint", "--source grit --checkpoint {long} --out out", ("mmm", "long")),
-    # Measurements.
+    # Jobs that measure.
     Row("papers.brec", "--data {missing}", ("missing", "--data")),
     Row("papers.brec", "--data {taken} --pairs basic:0-99", ("basic", "0-59", "--pairs")),
     Row("papers.brec", "--data {taken} --batch-size 3", ("batch_size", "3", "--batch-size")),
@@ -363,7 +363,7 @@ ROWS = (
 
 @pytest.fixture(scope="module")
 def things(tmp_path_factory) -> dict[str, Path]:
-    """A graph, a set of graphs, and files that only look like these, by the names that rows use."""
+    """A graph, a set of graphs, and files that only look like graphs or sets. The keys are the names that rows use."""
     from graphmill.storage.ingestion.ingest import IngestOptions, ingest
     from graphmill.storage.synthetic.products_like import SyntheticGraph, SyntheticOptions
 
@@ -405,7 +405,7 @@ def store_molecules(folder: Path) -> None:
 
 
 def listing(*folders: Path) -> dict[str, tuple[int, int]]:
-    """(bytes, time) of all files in these folders."""
+    """(size, modification time) of all files in these folders."""
     paths = [path for folder in folders for path in folder.rglob("*")]
     return {str(path): (path.stat().st_size, path.stat().st_mtime_ns) for path in paths}
 
@@ -420,7 +420,7 @@ def module_of(job: str) -> str:
 
 @pytest.fixture(autouse=True)
 def no_ray(monkeypatch) -> None:
-    """Fails a command that starts or joins Ray: it has checked its options too late."""
+    """Fails a command that starts or joins Ray, because a command must check its options earlier."""
     import ray
 
     def start(*args, **options):
@@ -447,7 +447,7 @@ def test_one_line_and_nothing_written(row: Row, things, tmp_path, monkeypatch, c
     assert said.err.startswith("error: "), said.err
     assert len(said.err) < 2200, said.err[:1000]
     assert end.value.code == row.status, said.err
-    told = said.err.lower().replace("-", "_")  # both name the same option
+    told = said.err.lower().replace("-", "_")  # `-` and `_` are equal in option names
     missing = [piece for piece in row.says if piece.lower().replace("-", "_") not in told]
     assert not missing, said.err
     assert not listing(tmp_path)
@@ -467,7 +467,7 @@ def test_every_job_has_a_row():
     assert len(ROWS) >= 150
 
 
-# In the gate: one job that trains, one that prepares data, and one that `python -m` starts.
+# Jobs that the gate tests: one job that trains, one that prepares data, and one that `python -m` starts.
 IN_THE_GATE = {"products_geco", "ingest", "bench.speed"}
 
 
@@ -479,7 +479,7 @@ IN_THE_GATE = {"products_geco", "ingest", "bench.speed"}
     ],
 )
 def test_a_process_says_the_same(job: str, things, tmp_path, monkeypatch, capfd):
-    """A sample for the other rows: the last row of every job, started as a user would start it."""
+    """The last row of every job, as a sample of all rows. The test starts the job as a user would."""
     row = [row for row in ROWS if row.job == job][-1]
     script = str(REPOSITORY / "jobs" / f"{job.replace('.', '/')}.py")
     done = subprocess.run(

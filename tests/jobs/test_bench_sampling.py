@@ -1,4 +1,4 @@
-"""The sampling benchmark on a tiny graph: every row exists and is plausible. Speeds are not checked."""
+"""Tests the sampling benchmark on a tiny graph: every row exists and is plausible. Speeds are not checked."""
 
 import json
 import math
@@ -66,7 +66,8 @@ def test_counts_what_travels(config, tmp_path):
     rows = [row for row in measure(remote) if "through an actor" in row.what]
     assert len(rows) == 2
     for row in rows:
-        assert "6 requests a batch" in row.note  # One request per owner and hop, and one per owner for rows.
+        # One request for each owner and hop, and one more for each owner to fetch rows.
+        assert "6 requests a batch" in row.note
         assert "MB in" in row.note
 
 

@@ -1,4 +1,4 @@
-"""The speed benchmark: plain GECO computes the same as GECO, sizes that do not fit are skipped with their estimate, and a tiny run writes all files."""
+"""Tests the speed benchmark: plain GECO computes the same as GECO, sizes that do not fit are skipped with their estimate, and a tiny run writes all files."""
 
 import json
 import math
@@ -40,7 +40,7 @@ def test_the_graph_is_regular_symmetric_and_without_loops():
 @pytest.mark.filterwarnings("ignore:Sparse CSR")
 def test_plain_geco_equals_geco_with_its_gradients():
     torch.manual_seed(0)
-    graph = RegularGraph(67, 6, "cpu")  # a prime: our transforms are padded, the plain ones are not
+    graph = RegularGraph(67, 6, "cpu")  # 67 is prime: GECO pads its transforms, plain GECO does not
     settings = speed_subjects.geco_config(SHAPE)
     layer, model = GECOLayer(settings), GECO(settings)
     x = torch.randn(67, 8, requires_grad=True)
@@ -125,7 +125,7 @@ def test_what_does_not_fit_is_skipped_with_its_estimate(tmp_path: Path):
     skipped = json.loads((tmp_path / "results.json").read_text())["skipped"]
     assert ("grit", 64) in {(s["subject"], s["nodes"]) for s in skipped}
     assert any("GB there" in line and "grit, 64 nodes: skipped, needs about" in line for line in said)
-    # Two rounds of 100 s do not fit 120 s.
+    # Two rounds of 100 s each do not fit in a budget of 120 s.
     before = {"softmax": Point("softmax", "layer", 64, 1, 20.0, 80.0, 1, 1)}
     points, skips = bench_speed.measure_size(
         "layer", 128, SpeedConfig(**settings | {"subjects": ("softmax",)}), before, {"softmax": 120.0}, said.append

@@ -1,4 +1,4 @@
-"""The rows of jobs/bench/training.py run, cover the graph once, and refuse sizes that do not fit."""
+"""Tests the rows of jobs/bench/training.py: they run, cover the graph once, and refuse sizes that do not fit in memory."""
 
 import json
 import subprocess
@@ -21,7 +21,7 @@ SMALL = TrainingConfig(nodes=600, degree=6, parts=3, width=16, layers=2, graphs=
 
 @pytest.fixture(autouse=True)
 def small_tokengt(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A small TokenGT; the published size takes seconds and half a gigabyte."""
+    """Replaces TokenGT by a small one, because the published size takes seconds and half a gigabyte."""
     published = results.recipe_options
 
     def small(path: str, **changes: Any) -> Any:

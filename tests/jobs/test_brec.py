@@ -1,4 +1,4 @@
-"""BREC: the graph6 reader, the statistic, and resuming. A model tells a hexagon from two triangles, but not a graph from itself."""
+"""Tests BREC: the graph6 reader, the statistic, and resuming. A model distinguishes a hexagon from two triangles, but not a graph from itself."""
 
 import json
 from pathlib import Path
@@ -110,7 +110,7 @@ def test_refinement_of_known_graphs():
             x, y = (a // 4 - b // 4) % 4, (a % 4 - b % 4) % 4
             rook[a, b] = a != b and (x == 0 or y == 0)
             shrikhande[a, b] = (x, y) in {(0, 1), (0, 3), (1, 0), (3, 0), (1, 1), (3, 3)}
-    assert not tells_apart(rook, shrikhande, 32)  # strongly regular with equal parameters
+    assert not tells_apart(rook, shrikhande, 32)  # both graphs are strongly regular, with equal parameters
     assert tells_apart(ring(6), ring(3, 3), 2)
     assert not tells_apart(ring(7), ring(3, 4), 0)  # Without walks a model sees only degrees and edges, as 1-WL does.
     order = np.random.default_rng(0).permutation(12)
@@ -150,7 +150,7 @@ def test_a_stopped_run_continues(tmp_path, monkeypatch):
     next(runs)
     runs.close()
     path = config.out / "grit.jsonl"
-    path.write_text(path.read_text() + '{"settings": {"mod')  # killed while writing
+    path.write_text(path.read_text() + '{"settings": {"mod')  # an incomplete line, as after a kill
     results = list(brec.run_pairs(config))
     assert calls == [0, 1, 2]
     assert [r.told_apart for r in results] == [False, True, True]
@@ -207,9 +207,9 @@ def test_in_double_precision_the_whole_model_is(tmp_path):
 
 @pytest.mark.long
 def test_double_precision_shows_a_difference_that_rounding_hides(real_data):
-    """CFI's pair 13 has equal multisets of walks.
+    """The two graphs of CFI pair 13 have equal multisets of walks.
 
-    At the start the outputs of its two graphs differ by less than the rounding of single precision.
+    Before training, the outputs for the two graphs differ by less than the rounding error of single precision.
     """
     first, second = brec.read_pairs(real_data / "brec", "cfi")[13]
     order = np.random.default_rng(0).permutation(len(first))

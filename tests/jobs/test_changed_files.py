@@ -1,6 +1,6 @@
-"""A file that a run has mapped is shortened or overwritten during the run.
+"""Shortens or overwrites, during a run, a file that the run has mapped.
 
-One line names it, the status is 1, and the run's directory records it.
+The run names the file in one line, ends with status 1, and records the fault in its directory.
 """
 
 import os
@@ -34,7 +34,7 @@ def cut(graph: Path) -> Path:
 
 
 def overwrite(graph: Path, column: str, junk: int) -> Path:
-    """Overwrites the file in place, as a careless copy does."""
+    """Overwrites the column in its file in place, as a careless copy would."""
     values = getattr(open_graph(str(graph)).partition(1), column)
     path = stored_file(graph, "part-00001/topology.arrow")
     place = path.read_bytes().index(values.tobytes())

@@ -1,4 +1,5 @@
-"""Columns of node features in the millions, with an offset, or tiny: models and baselines learn as well as from columns of ordinary scale."""
+"""Tests columns of node features with values in the millions, with an offset, or with tiny values. Models and baselines learn as well as from columns of
+ordinary scale."""
 
 import json
 import re
@@ -51,7 +52,7 @@ SCALES = {
 
 
 def make(folder: Path, name: str, nodes: int = NODES, training: int = 100) -> str:
-    """A graph in which each class shows in one column and in half of the edges."""
+    """A graph whose classes can be learned from one column each, and from half of the edges."""
     rng = np.random.default_rng(0)
     y = rng.integers(0, CLASSES, nodes)
     src, other = rng.integers(0, nodes, (2, 7 * nodes))
@@ -118,9 +119,9 @@ def test_baselines_see_what_the_model_sees(graphs, tmp_path):
 
 
 def test_numbers_of_training_travel_with_the_weights(graphs, tmp_path):
-    """Means and scales of training are stored with the weights.
+    """A run stores the means and scales of its training rows with the weights.
 
-    So predictions do not change on a graph with other training rows, and a resume uses the same numbers.
+    Predictions are therefore equal on a graph with other training rows, and a resume uses the same means and scales.
     """
     run, words = tmp_path / "run", ["--model", "gcn", *SHORT]
     summary, _, printed = trained(graphs["all"], run, *words)
@@ -164,7 +165,7 @@ def test_a_graph_of_an_older_version_has_no_numbers(graphs):
 
 
 def test_each_type_of_nodes_and_each_relation_has_its_own_columns(tmp_path):
-    """For types without splits all rows count. A type without features is skipped."""
+    """If a type has no splits, the statistics use all of its rows. A type without features is skipped."""
     rng = np.random.default_rng(0)
     y, x, split = rng.integers(0, 3, 300), rng.normal(size=(300, 4)), rng.choice([1, 2, 3], (300, 1)).astype(np.int8)
     x[:, :3] += np.eye(3)[y]
@@ -208,7 +209,7 @@ def test_each_type_of_nodes_and_each_relation_has_its_own_columns(tmp_path):
 RNG = np.random.default_rng(1)
 NORMAL = RNG.normal(size=(4000, 6))
 WORDS = (RNG.random((4000, 300)) < RNG.random(300) * 0.02).astype(float)
-WORDS[:, 7] = np.arange(4000) == 5  # a word of one row
+WORDS[:, 7] = np.arange(4000) == 5  # a word that only one row has
 ORDINARY = {
     "normal": NORMAL,
     "far by some deviations": NORMAL * 0.1 + 3,
@@ -267,7 +268,7 @@ def test_models_and_baselines_score_as_on_plain_columns(tmp_path, model):
 
 
 def write_set(folder: Path, name: str, training: int = 40, seed: int = 0) -> str:
-    """Graphs whose targets show in columns of nodes and edges. With `all`, columns of other scales contain the same information."""
+    """Graphs whose targets can be learned from columns of nodes and edges. With `all`, further columns of other scales have the same information."""
     rng, graphs, part = np.random.default_rng(0), [], np.random.default_rng(seed).permutation(60)
     for _ in range(60):
         n, y = int(rng.integers(3, 8)), rng.normal()
@@ -286,9 +287,9 @@ SET = ["--model", "grit", "--model.num_layers", 1, "--model.width", 16, "--sampl
 
 
 def test_columns_of_sets_are_standardised(tmp_path):
-    """Columns of nodes and edges are standardised by the training graphs.
+    """A run standardises columns of nodes and edges by the statistics of the training graphs.
 
-    Model and baseline read the same numbers, and predictions of another set use the numbers of training.
+    The model and the baseline read the same standardised columns. Predictions of another set use the statistics of the training graphs.
     """
     urls = {name: write_set(tmp_path, name) for name in ("plain", "all")}
     rows = open_graphs(urls["all"]).fetch(open_graphs(urls["all"]).split("train"))
@@ -317,7 +318,7 @@ def test_columns_of_sets_are_standardised(tmp_path):
         )
         assert done.returncode == 0, done.stderr
         tables.append(predictions_of(out).sort_by("id")["prediction_y"].to_pylist())
-    assert tables[0] == pytest.approx(tables[1], rel=1e-5)  # in other batches
+    assert tables[0] == pytest.approx(tables[1], rel=1e-5)  # the second set puts the graphs in other batches
 
 
 def test_sets_of_ordinary_scales_are_left_as_they_are(tmp_path):

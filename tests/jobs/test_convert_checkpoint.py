@@ -1,4 +1,4 @@
-"""Published checkpoints are converted, and the converted models compute the same numbers."""
+"""Tests that published checkpoints are converted, and that the converted models compute the same numbers."""
 
 import argparse
 import io
@@ -21,7 +21,7 @@ from tests.jobs.test_convert_grit import grit_state
 
 
 def tokengt_state(width=8):
-    """A one-layer TokenGT under the released names."""
+    """The state dict of a one-layer TokenGT, with the released names."""
     feature, layer = "encoder.graph_encoder.graph_feature.", "encoder.graph_encoder.layers.0."
     state = {
         feature + "atom_encoder.weight": (4608, width),
@@ -81,7 +81,7 @@ def test_other_objects_are_refused_and_damage_is_named(tmp_path):
 
 
 def _crafted() -> dict[str, bytes]:
-    """What torch.load raises many kinds of errors of."""
+    """Files for which torch.load raises many kinds of errors."""
     whole, old = io.BytesIO(), io.BytesIO()
     state = {name: tensor for name, tensor in list(tokengt_state(2).items())[-6:]}
     torch.save(state, whole)
@@ -138,7 +138,7 @@ def test_whatever_the_file_holds_it_is_one_line(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("source", ["tokengt", "grit"])
 def test_a_state_of_other_tensors_is_one_line(source, tmp_path, monkeypatch):
-    """Each tensor of a whole state missing, or of another rank or type."""
+    """In each case one tensor of a complete state dict is missing, or has another rank or type."""
     monkeypatch.chdir(tmp_path)
     whole = tokengt_state() if source == "tokengt" else grit_state()
     others = (None, torch.zeros(0), torch.zeros(1, 1, 1, 1), torch.zeros(3, dtype=torch.bool))

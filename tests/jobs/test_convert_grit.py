@@ -1,4 +1,4 @@
-"""A GRIT checkpoint through the converter and back."""
+"""Tests that the converter reads a GRIT checkpoint and writes a model that can be loaded."""
 
 from dataclasses import replace
 
@@ -23,7 +23,7 @@ def test_grit_is_built_again(tmp_path):
 
 
 def grit_state():
-    """A one-layer GRIT under the released names."""
+    """The state dict of a one-layer GRIT, with the released names."""
     layer = {name: t for name, t in GRIT(as_released(TINY)).state_dict().items() if name.startswith("layers.0.")}
     theirs = {ours: name for name, ours in _IN_LAYER.items()}
     state = {"encoder.node_encoder.encoder.weight": torch.rand(5, 8)}

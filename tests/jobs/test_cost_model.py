@@ -1,4 +1,4 @@
-"""The cost model is compared with real batches: it gives the bytes of their messages, and the effects of more workers and of caches."""
+"""Compares the cost model with real batches: the bytes of their messages, and the effects of more workers and of caches."""
 
 from pathlib import Path
 
@@ -132,7 +132,7 @@ def test_batches_grow_with_fanouts_and_never_beyond_the_graph(degrees: Degrees) 
     assert sizes[0] == pytest.approx(100)
     assert sizes[-1] <= degrees.num_nodes
     even = expected_batch(Degrees(np.array([30.0]), np.array([1e9])), 1, (3, 2))[0]
-    assert even.nodes == pytest.approx(1 + 3 + 6)  # nothing is met twice
+    assert even.nodes == pytest.approx(1 + 3 + 6)  # in so large a graph no node is drawn twice
     with pytest.raises(ConfigError, match="roots: expected 1 to"):
         expected_batch(degrees, degrees.num_nodes + 1, (5,))
 
@@ -172,7 +172,7 @@ def test_more_nodes_more_bytes_faster_links_fewer_seconds() -> None:
 
 
 def test_planned_rows_are_near_those_of_a_plan() -> None:
-    """Each batch holds each node independently, as the formula assumes. Checked for any room, in the steady state."""
+    """Batches hold each node independently of other batches, as the formula assumes. The test checks several cache sizes in the steady state."""
     count, share = np.array([4000.0, 2000.0, 500.0]), np.array([0.01, 0.1, 0.6])
     rng, each = np.random.default_rng(0), np.repeat(share, count.astype(int))
     batches = [np.flatnonzero(rng.random(len(each)) < each).astype(np.int32) for _ in range(300)]
@@ -200,7 +200,7 @@ def test_planned_traffic_is_rows_saved_and_requests_joined() -> None:
     without, little, much = (predict(workload, 8, Link(10), Rates(), part)[0] for part in (0, 0.01, 0.5))
     assert much.received < little.received < without.received
     assert little.requests == pytest.approx(without.requests * (3 / 16 + 1) / 4)
-    assert much.requests < 0.5 * little.requests  # rows of several batches come at once
+    assert much.requests < 0.5 * little.requests  # one request fetches the rows of several batches
     assert [early_batches(160, fetched) for fetched in (20, 3, 0)] == [0, 3, 16]
     shape, widths = BatchShape((10, 20), (30, 40), 50), Widths(100)
     none = planned_traffic(draw_traffic(shape, widths, 4), row_traffic(50, 4, widths.row, 4), 0.0, 0.25, 0)

@@ -1,4 +1,4 @@
-"""Malicious or mistaken recipes are refused at once, in one line of bounded length."""
+"""Tests that malicious or mistaken recipes are refused at once, with one line of bounded length."""
 
 import os
 import time
@@ -14,7 +14,7 @@ from tests.job_in_process import run_job
 _NINE = ",".join(["*a{}"] * 9)
 _LEVELS = [f"a{level}: &a{level} [{_NINE.replace('{}', str(level - 1))}]\n" for level in range(1, 12)]
 
-# Name → (the recipe, a part of the message).
+# Name → (recipe, expected part of the message).
 CRAFTED: dict[str, tuple[str | bytes, str]] = {
     "6 levels of aliases": ("a0: &a0 [x]\n" + "".join(_LEVELS[:5]) + "model: *a5\n", "without anchors"),
     "12 levels of aliases": ("a0: &a0 [x]\n" + "".join(_LEVELS) + "model: *a11\n", "without anchors"),
@@ -92,14 +92,14 @@ def test_bases_lie_over_each_other_in_their_order(tmp_path, monkeypatch):
     Path("a.yaml").write_text("model: {name: gcn, width: 8}\nfit: {epochs: 1, seed: 1, steps: 5}")
     Path("b.yaml").write_text("base: a.yaml\nmodel: sage\nfit: {seed: 2, learning_rate: 0.1}")
     Path("c.yaml").write_text("base: b.yaml\nmodel: {name: gcn, dropout: 0.1}\nfit: {epochs: 3}")
-    # A recipe that sets epochs removes the steps of the recipe below it.
+    # If a recipe sets epochs, the steps of its base are dropped.
     fit = {"seed": 2, "learning_rate": 0.1, "epochs": 3}
     assert read_recipe("c.yaml") == {"model": {"name": "gcn", "dropout": 0.1}, "fit": fit}
 
 
 def test_our_recipes_name_no_other_code(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)  # ours lie outside of it
+    monkeypatch.chdir(tmp_path)  # the recipes of Graphmill lie outside of this folder
     paths = sorted(str(path.relative_to(RECIPES)) for path in RECIPES.rglob("*.yaml"))
     assert len(paths) > 60
-    for path in set(paths) - {"baselines/search.yaml"}:  # a list of values to try
+    for path in set(paths) - {"baselines/search.yaml"}:  # search.yaml is a list of values to try, not a recipe
         read_recipe(path)

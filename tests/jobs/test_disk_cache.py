@@ -1,4 +1,4 @@
-"""A run on a graph of an object store, with --servers.disk_cache_dir or --servers.range_reads, has the losses of the local graph.
+"""Tests runs on a graph on an object store, with --servers.disk_cache_dir or --servers.range_reads. The losses equal those on the same graph on a local disk.
 
 With a cache, a second run copies nothing.
 """
@@ -43,7 +43,7 @@ def test_a_run_reads_a_store_by_a_cache_and_the_next_run_finds_it(tmp_path: Path
     left = ["--servers.range_reads", "yes", "--loader.cache_bytes", "1000000", "--run.dir", "left"]
     output_of(train_nodes.main, *RUN, "--data", urls["store"], *left, cwd=tmp_path)
     assert curve(tmp_path / "left") == curve(tmp_path / "local")
-    # A copy on a disk is mapped, for any options of the run.
+    # A graph on a local disk is mapped, even if the run read its graph in another way.
     output_of(predict.main, "left", "predicted", "--graph", urls["local"], cwd=tmp_path)
     refused = run_job(train_nodes.main, [*RUN, "--data", urls["store"], *cache, *left], tmp_path)
     assert "no beside disk_cache_dir" in refused.stderr

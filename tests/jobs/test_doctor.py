@@ -1,4 +1,4 @@
-"""jobs/doctor.py: each check on a healthy machine, and on a machine without the thing that it looks for."""
+"""Tests each check of jobs/doctor.py on a healthy machine, and on a machine that lacks what the check requires."""
 
 import resource
 import shutil
@@ -50,7 +50,7 @@ def test_a_healthy_machine_and_graph_pass(url, tmp_path):
     assert not [finding for finding in findings if finding.verdict == "fail"]
     assert "40 nodes" in found(findings, "graph")[0].message
     assert "every checksum" in found(findings, "graph")[0].message
-    # Nothing is left behind.
+    # The checks remove all files that they wrote.
     assert not (tmp_path / "runs").exists()
     assert not (tmp_path / "out").exists()
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".graphmill")]
@@ -65,6 +65,15 @@ def test_a_typed_graph_is_checked_too(tmp_path):
     assert [(each.name, each.verdict) for each in findings] == [("graph", "ok"), ("splits", "warn")]
     assert "5 nodes, 2 edges, 1 partitions; every checksum matches" in findings[0].message
     assert "class" in findings[1].message
+
+
+def test_the_share_of_huge_pages_is_named(url, monkeypatch):
+    assert not found(machine_checks.check_graph(url, quick=False), "huge pages")  # a small graph
+    monkeypatch.setattr(machine_checks, "_LEAST_HUGE_BYTES", 0)
+    monkeypatch.setattr("graphmill.storage.filesystem.mapped_files.huge_bytes", lambda: (3 * 2**29, 2 * 2**30))
+    (finding,) = found(machine_checks.check_graph(url, quick=False), "huge pages")
+    assert finding.verdict == "ok"
+    assert finding.message.startswith("75 % of the 2.0 GiB that are mapped for partition 0")
 
 
 def test_one_changed_byte_fails(url):
@@ -118,7 +127,7 @@ def test_few_open_files_and_a_taken_port_are_said(monkeypatch):
             server.bind(("127.0.0.1", 8265))
             server.listen()
         except OSError:
-            pass  # Another user's Ray uses the port, so the port counts as taken.
+            pass  # The Ray of another user already uses the port, which is enough for this test.
         messages = [f.message for f in machine_checks.check_loopback() if f.verdict == "warn"]
     assert any("8265" in message for message in messages)
     assert any("no_proxy" in message for message in messages)

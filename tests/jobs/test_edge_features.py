@@ -1,4 +1,4 @@
-"""Edge features in a run on nodes: a model that reads them learns the classes, and a model that does not cannot."""
+"""Tests edge features in a run on nodes. A model that reads the edge features learns the classes; a model that does not read them cannot learn the classes."""
 
 import functools
 import json
@@ -30,7 +30,7 @@ MODELS = {
 
 
 def store(url: Path, factor: float = 1.0, offset: float = 0.0) -> str:
-    """A graph in which a node's label is the class of its one marked in-neighbor. The neighbor's features show this class."""
+    """A graph in which a node's label is the class of its one marked in-neighbor. This class can be learned from the neighbor's features."""
     rng = np.random.default_rng(0)
     shown = rng.integers(0, CLASSES, NODES)
     source = np.stack([rng.choice(NODES, DEGREE, replace=False) for _ in range(NODES)])
@@ -63,7 +63,7 @@ def train(stored: str, run: Path, *words) -> None:
 
 
 def score_of(run: Path) -> float:
-    """The test accuracy."""
+    """The test accuracy of a run."""
     return json.loads((run / "summary.json").read_text())["scores"]["test"]
 
 
@@ -97,7 +97,7 @@ def test_predictions_are_those_of_the_scores(reading, tmp_path):
 
 
 def test_edges_of_another_scale_are_standardised(stored, tmp_path):
-    """The run standardises edge features by all edges of the training graph, and stores the numbers with its weights."""
+    """The run standardises edge features by all edges of the training graph, and stores means and deviations with its weights."""
     far = store(tmp_path / "far", 1e4, 3e6)
     words = [*MODELS["sage"][:2], *SAMPLED, *SMALL, "--fit.epochs", 2, "--fit.warmup_epochs", 0]
     reads = [*words, "--data.edge_features"]
@@ -120,7 +120,8 @@ def test_edges_of_another_scale_are_standardised(stored, tmp_path):
         run, PredictConfig(run.path, "out", graph=stored, other_graph=True)
     ).trained.inputs.standard == (("edge", 0, *numbers[:, 0]),)
     assert losses != trained(far, tmp_path / "no", *reads, "--data.standardise", "no")[1]
-    for url, said in ((stored, reads), (far, words)):  # of ordinary scale, and not read
+    # Edge features of ordinary scale, and edge features that the run does not read.
+    for url, said in ((stored, reads), (far, words)):
         assert node_run(open_graph(url), *map(str, said)).inputs.standard == ()
 
 

@@ -1,4 +1,4 @@
-"""Edge weights in a run on nodes: two graphs differ only in their weights, which decide the classes in one of them."""
+"""Tests edge weights in a run on nodes. Two graphs differ only in their weights. In one graph the weights decide the classes."""
 
 import re
 from dataclasses import replace
@@ -54,7 +54,7 @@ def graphs(tmp_path_factory) -> dict[str, str]:
 
 
 def train(url: str, run: Path, *words) -> tuple[float, list[float], str]:
-    """(test score, losses, output) of a run."""
+    """Trains, and returns (test score, losses, output) of the run."""
     summary, losses, said = trained(url, run, *SMALL, *words)
     return summary["scores"]["test"], losses, said
 
@@ -66,7 +66,7 @@ SAMPLERS = {
     "induced": ["--sampler", "neighbor", "--sampler.fanouts", 3, 3, "--sampler.edges", "induced"],
     "saint": ["--sampler", "saint", "--sampler.num_walks", 50, "--sampler.num_presamples", 5],
     "ppr": ["--sampler", "ppr"],
-    # Draws by weights of 1 differ from draws without weights. If a sampler takes whole layers, it draws nothing.
+    # Draws by weights of 1 differ from draws without weights. Here the sampler takes whole layers and draws nothing.
     "node2subgraph": ["--sampler", "node2subgraph", "--sampler.max_hops", 1, "--sampler.max_nodes", NODES],
 }
 
@@ -162,7 +162,7 @@ def test_which_models_read_them():
         sampler = {"name": "random-partition"}
         assert choices(found, model=model, sampler=sampler) == (reads, ("weight",) if reads else ()), model
     assert choices(found, model={"name": "tokengt", "local": {"join": "gate", "block": "gcn"}})[0]
-    assert not choices(replace(found, least=None), model="gcn")[0]  # an older version's graph
+    assert not choices(replace(found, least=None), model="gcn")[0]  # the graph was ingested by an older version
     with pytest.raises(ConfigError, match="ingest the graph again"):
         choices(replace(found, least=None), model="gcn", data={"edge_weight": "yes"})
     with pytest.raises(ConfigError, match="got tokengt"):
@@ -170,7 +170,7 @@ def test_which_models_read_them():
 
 
 def test_automatic_choices_read_weights(graphs):
-    """Edges join classes at random, but heavy edges join nodes of one class."""
+    """Edges join nodes at random, except heavy edges, which join nodes of one class."""
     for name, words, told in (
         ("none", [], "neighbors are not alike"),
         ("telling", [], "neighbors are alike: homophily 1.00"),

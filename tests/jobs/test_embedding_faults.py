@@ -1,4 +1,4 @@
-"""Owners of embeddings die while a job trains. Losses, scores and tables equal an undisturbed run, bit for bit."""
+"""Kills owners of embeddings while a job trains. Losses, scores and tables equal those from an undisturbed run, bit for bit."""
 
 import json
 import sys
@@ -18,7 +18,7 @@ TABLE = ("--embeddings.width", "8", "--fit.micro_batches", "3", "--fit.checkpoin
 
 
 def table(run: Path) -> dict[str, np.ndarray]:
-    """The table of the newest checkpoint in the order of ids, for any number of owners."""
+    """The embedding table of the newest checkpoint, in the order of ids, for any number of owners."""
     newest = max((run / "train").glob("epoch-*"))
     ids = np.concatenate([np.load(path) for path in sorted(newest.glob("table-*.ids.npy"))])
     order = np.argsort(ids)
@@ -31,7 +31,7 @@ def table(run: Path) -> dict[str, np.ndarray]:
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory, ray_head: RayHead) -> Path:
-    """With other owners."""
+    """A run without faults, and with another number of owners."""
     run = tmp_path_factory.mktemp("undisturbed") / "run"
     status, said = start(run, *TABLE, "--embeddings.owners", "1", head=ray_head).end()
     assert status == 0, said
@@ -81,7 +81,7 @@ def test_a_worker_and_an_owner_that_are_killed_change_nothing(undisturbed, tmp_p
 
 
 def test_an_asynchronous_table_trains_resumes_and_predicts_and_outlives_an_owner(tmp_path, ray_head):
-    """The rows depend on the order in which gradients arrive. So the run is not repeated, and its losses are not compared bit for bit."""
+    """The rows depend on the order in which gradients arrive, so this test compares no losses bit for bit."""
     run, words = tmp_path / "run", (*TABLE, "--embeddings.mode", "async", "--embeddings.owners", "2")
     job = start(run, *words, "--fit.epochs", "12", head=ray_head)
     job.wait_for_epochs(3)

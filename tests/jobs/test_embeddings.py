@@ -1,4 +1,4 @@
-"""Embeddings of nodes: graphs without features train, a run resumes bit for bit, and its predictions equal the predictions that were scored."""
+"""Tests embeddings of nodes. Graphs without features can be trained on, a run resumes bit for bit, and `predict` gives the predictions that the run scored."""
 
 import json
 import uuid
@@ -37,7 +37,7 @@ FIT = [
 
 
 def communities(name: str, feature: np.ndarray | None = None) -> ArrayGraph:
-    """A graph with four groups of nodes, which decide edges and classes."""
+    """A graph with four groups of nodes. The groups decide which nodes have edges, and the classes."""
     rng = np.random.default_rng(0)
     group = rng.integers(0, 4, NUM_NODES)
     ends = rng.integers(0, NUM_NODES, (12_000, 2))
@@ -63,7 +63,7 @@ def train(graph: Path, run: Path, *words: str, status: int = 0) -> str:
 
 
 def tables(run: Path) -> dict[str, np.ndarray]:
-    """Of the newest checkpoint."""
+    """The embedding tables of the newest checkpoint, by file name."""
     newest = max((run / "train").glob("epoch-*"))
     return {path.name: np.load(path) for path in sorted(newest.glob("table-*.npy"))}
 
@@ -88,7 +88,7 @@ def test_a_graph_without_features_is_learnt_and_a_run_is_resumed_bit_for_bit(gra
 
 @pytest.mark.long
 def test_rows_stand_beside_features(tmp_path):
-    """Features are noise. With trainable rows the model learns the classes, without them it does not."""
+    """The features are noise. The model learns the classes with trainable embeddings, and does not learn them without."""
     feature = np.random.default_rng(1).normal(size=(NUM_NODES, 3)).astype(np.float32)
     ingest(communities("noise", feature), str(tmp_path / "noise"), IngestOptions(num_partitions=1))
     train(tmp_path / "noise", tmp_path / "with", "--fit.epochs", "24")
@@ -144,7 +144,7 @@ def test_links_of_a_graph_without_features(tmp_path):
 def test_the_plan_counts_the_table(graph, tmp_path):
     said = train(graph, tmp_path / "run", "--plan", "--fit.epochs", "1")
     assert "embeddings  240 rows of 8, 7.5 KiB, with the best epoch's and the state of adagrad here" in said
-    # 240 rows of 8 x 3 x 4 + 20 bytes, and the pushes of 2 micro-batches of 96 rows: 4 x 8 + 40 bytes each.
+    # 240 rows of 8 x 3 x 4 + 20 bytes each. In addition, 2 micro-batches push 96 rows of 4 x 8 + 40 bytes each.
     assert "embeddings 40.7 KiB" in said.split("a worker (estimate:")[1]
 
 

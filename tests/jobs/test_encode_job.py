@@ -1,4 +1,4 @@
-"""jobs/encode.py from the command line."""
+"""Tests jobs/encode.py from the command line."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""The basis experiment's targets against the definition, the constructive proof, and a run that learns."""
+"""Tests the basis experiment: its targets equal their definition, the paper's proof by construction works, and a run learns."""
 
 import itertools
 import json
@@ -23,7 +23,7 @@ def token_ends(view):
 
 
 def test_fifteen_partitions():
-    """E4: each pattern of equal indices has one number, and different patterns have different numbers."""
+    """Each pattern of equal indices has one number, and different patterns have different numbers."""
     slots = torch.tensor(list(itertools.product(range(4), repeat=4)))
     rank = partition_of(*slots.t())
     patterns = {}
@@ -40,7 +40,7 @@ def test_targets_are_row_normalised_and_cover_every_pair():
     assert target.shape == (15, 1, 25, 26)
     assert mask.all()
     torch.testing.assert_close(target.sum(-1), torch.ones(15, 1, 25))
-    assert ((target[..., 1:] > 0).sum(0) == 1).all()  # the binary tensors sum to all-ones
+    assert ((target[..., 1:] > 0).sum(0) == 1).all()  # the sum of the binary tensors is 1 everywhere
     assert ((target[..., 0] == 1) == (target[..., 1:] == 0).all(-1)).all()
 
 
@@ -57,7 +57,7 @@ def test_padding_is_no_target():
 
 
 def test_constructive_attention_reproduces_every_basis_tensor():
-    """E4, the paper's proof: queries and keys linear in [P_u, P_v, type] whose softmax at scale 60 is each basis tensor."""
+    """The paper's proof: queries and keys are linear in [P_u, P_v, type], and their softmax at scale 60 equals each basis tensor."""
     n, scale = 5, 60.0
     view = dense_view(n)
     target, _ = basis_targets(view)
@@ -70,7 +70,8 @@ def test_constructive_attention_reproduces_every_basis_tensor():
     p = torch.linalg.qr(torch.randn(n, n, dtype=torch.float64, generator=torch.Generator().manual_seed(0)))[0]
     diagonal = (u == v).double().unsqueeze(1)
     zero, one = torch.zeros(n * n, 1, dtype=torch.float64), torch.ones(n * n, 1, dtype=torch.float64)
-    tokens = torch.cat([p[u], p[v], diagonal, 1 - diagonal, zero, one], 1)  # …, is node, is edge, is null, 1
+    # Last four columns: is node, is edge, is [null], 1.
+    tokens = torch.cat([p[u], p[v], diagonal, 1 - diagonal, zero, one], 1)
     null = torch.zeros(1, 2 * n + 4, dtype=torch.float64)
     null[0, -2] = 1
     keys = torch.cat([null, tokens])
@@ -84,10 +85,10 @@ def test_constructive_attention_reproduces_every_basis_tensor():
                 sign = 1.0 if query_end == key_end else -1.0
                 agreeing += sign > 0
                 m[i * n : (i + 1) * n, j * n : (j + 1) * n] = sign * torch.eye(n, dtype=torch.float64)
-        m[-1, 2 * n if c == d else 2 * n + 1] = 1  # the key's type
+        m[-1, 2 * n if c == d else 2 * n + 1] = 1  # the type of the key must match
         # The [null] token has a higher score than every key that misses one condition.
         m[-1, 2 * n + 2] = agreeing + 0.5
-        m[2 * n + 1 if a == b else 2 * n, 2 * n + 2] = 10  # A query of the other type has an empty row.
+        m[2 * n + 1 if a == b else 2 * n, 2 * n + 2] = 10  # a query of the other type attends to [null] only
         weights = (scale * tokens @ m @ keys.t()).softmax(1)
         assert (weights - target[number, 0]).abs().max() < 1e-12
 

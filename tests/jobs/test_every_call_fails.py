@@ -1,4 +1,4 @@
-"""Each call of the filesystem fails once, while a graph is ingested, a checkpoint saved and read, and a run predicts.
+"""Lets each filesystem call fail once, while a graph is ingested, a checkpoint is saved and read, and a run predicts.
 
 Afterwards either the old files or the new files are complete, the error is one line, and the same command succeeds when
 it is repeated.
@@ -28,7 +28,7 @@ RUN = [
     *("--model.hops", "1", "--fit.schedule", "constant", "--data", "graph", "--fit.epochs", "1", "--run.dir", "run"),
 ]
 PREDICT = ["run", "out", "--launcher", "process", "--embeddings"]
-STEP = 17  # of the calls that the gate tries
+STEP = 17  # the gate tries one of 17 calls
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Ingestion:
-    """A new snapshot of a graph."""
+    """Ingests a new snapshot of a graph."""
 
     main = staticmethod(ingest.main)
     words = (*INGEST, "--overwrite", "--synthetic.seed", "1")
@@ -59,7 +59,7 @@ class Ingestion:
 
 
 class Prediction:
-    """Predictions in a new folder."""
+    """Writes predictions to a new folder."""
 
     main = staticmethod(predict.main)
     words = tuple(PREDICT)
@@ -74,11 +74,11 @@ class Prediction:
         assert complete or not done
         if complete:
             assert len(pq.read_table(self._out)) == 120
-            assert not done or not list((self._out / "_pieces").glob("*"))  # the empty folder may stay
+            assert not done or not list((self._out / "_pieces").glob("*"))  # the folder of pieces may stay, but empty
 
 
 class Training:
-    """A run that continues from its first epoch's checkpoint."""
+    """Continues a run from the checkpoint of its first epoch."""
 
     main = staticmethod(train_nodes.main)
     words = (*RUN[:-4], "--fit.epochs", "3", "--run.resume", "run")
@@ -106,13 +106,13 @@ def calls(kind: type, made: Path, folder: Path) -> int:
 
 
 def fail(kind: type, made: Path, home: Path, number: int) -> str:
-    """Lets this call of the command fail, and repeats the command. Returns a description of any problem, else ""."""
+    """Runs the command with this filesystem call failing, then runs it again. Returns a description of the problem, or ""."""
     home.mkdir()
     place = kind(made, home)
     with faulty_files(home, number) as faults:
         try:
             done = run_job(kind.main, kind.words, home)
-        except Exception as error:  # noqa: BLE001  the finding
+        except Exception as error:  # noqa: BLE001  any exception is a finding
             return f"{number} {faults.failed}: traceback {type(error).__name__}: {error}"
     said = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     if (done.returncode, len(said)) not in ((0, 0), (1, 1)) or "Traceback" in done.stderr + done.stdout:
@@ -174,7 +174,7 @@ def test_a_checkpoint_survives_the_failure_of_any_call(step: int, tmp_path: Path
     numbers = range(step // 2, faults.count, step)
     for number in numbers:
         run = run_of(str(number))
-        with faulty_files(run, number) as failing, suppress(OSError):  # GraphmillErrors of files are such, too
+        with faulty_files(run, number) as failing, suppress(OSError):  # GraphmillErrors about files are OSErrors too
             save(run, 4)
         assert failing.failed
         assert resumed(run) in (3, 4), failing.failed

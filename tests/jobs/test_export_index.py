@@ -1,4 +1,4 @@
-"""A nearest-neighbor index of predicted embeddings finds the same neighbors as a comparison of all pairs, by the ids in the other file."""
+"""Tests that a nearest-neighbor index of predicted embeddings, read with its file of ids, finds the same neighbors as a comparison of all pairs."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ NUM_ROWS, WIDTH = 900, 12
 
 @pytest.fixture
 def vectors(tmp_path: Path) -> np.ndarray:
-    """Predicted embeddings in two parts, with strings as ids."""
+    """Predicted embeddings in two files, with strings as ids."""
     vectors = np.random.default_rng(0).normal(size=(NUM_ROWS, WIDTH)).astype(np.float32)
     (tmp_path / "states").mkdir()
     for number, rows in enumerate(np.array_split(np.arange(NUM_ROWS), 2)):

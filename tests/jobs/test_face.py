@@ -1,4 +1,4 @@
-"""A user's first commands: short help and help by topic, lists and comparisons of runs, quiet output, and completion in a shell."""
+"""Tests the commands that a user tries first: short help and help by topic, lists and comparisons of runs, quiet output, and completion in a shell."""
 
 import json
 import re

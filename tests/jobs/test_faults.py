@@ -1,9 +1,8 @@
-"""A training job is disturbed on real processes. After each fault its curve and weights equal the undisturbed run's, bit for bit.
+"""Disturbs a training job on real processes. After each fault the curve and the weights equal those from an undisturbed run, bit for bit.
 
-Every kind of fault is tried in a separate run, a few epochs after the start. The run survives some faults. After other
-faults it ends with one clear line, and `--run.resume` continues it. `--long` adds faults that take minutes each.
-`DISTURBED_EPOCHS=160 pytest --fault-times 10` repeats each fault ten times in a row; if the fault ends the run, each
-time in the resumed run.
+Every kind of fault is tried in a separate run, a few epochs after the start. The run survives some faults. After other faults it ends with one clear line, and
+`--run.resume` continues it. `--long` adds faults that take minutes each. `DISTURBED_EPOCHS=160 pytest --fault-times 10` repeats each fault ten times in a row.
+If the fault ends the run, the next fault strikes the resumed run.
 """
 
 import contextlib
@@ -66,19 +65,19 @@ def run(undisturbed: Path, tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def times(pytestconfig: pytest.Config) -> int:
-    """How often in a row."""
+    """How often the fault is repeated in a row."""
     return pytestconfig.getoption("fault_times")
 
 
 def wait_for_more_epochs(job: Job, more: int) -> int:
-    """Waits for further epochs and returns their number. It is small, so that the next fault comes before the end."""
+    """Waits for further epochs and returns their number. The number must be small, so that the next fault comes before the end of the run."""
     job.wait_for_epochs(len(epochs(job.run)) + more)
     done = len(epochs(job.run))
     assert done < NUM_EPOCHS - 2, "too late to tell: set DISTURBED_EPOCHS"
     return done
 
 
-# --- what a run survives by itself
+# --- faults that a run survives by itself
 
 
 # Each function causes a fault, and returns a function that checks the fault's effect.
@@ -133,7 +132,7 @@ def stop_the_servers(job: Job, stopped_s: float = 3.0) -> Proof:
     time.sleep(stopped_s)
     for server in servers:
         server.resume()
-    return lambda: len(starts(job.run)) == before  # who asked has waited
+    return lambda: len(starts(job.run)) == before  # a worker waits for a suspended server, so no worker has failed
 
 
 FAULTS: tuple[Callable[[Job], Proof], ...] = (
@@ -154,7 +153,7 @@ def survive(run: Path, faults: tuple[Callable[[Job], Proof], ...], head: RayHead
         proof = fault(job)
         assert len(epochs(run)) < NUM_EPOCHS - 2, f"{fault.__name__} came too late to tell"
         job.wait_for_epochs(done + 2, timeout_s=RECOVERY_S)
-        wait_until(proof, RECOVERY_S)  # Epochs that ended before the fault may be recorded after it.
+        wait_until(proof, RECOVERY_S)  # epochs that ended before the fault may be recorded after the fault
         print(f"{fault.__name__}: two epochs later after {time.monotonic() - struck:.1f} s")
     job.end()
 
@@ -207,9 +206,9 @@ def test_replies_that_are_late_change_nothing(run):
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 def test_a_run_that_is_ended_twice_is_completed(run, times):
-    """First SIGTERM ends the run, then Ctrl-C in a terminal.
+    """SIGTERM ends the run. After a resume, Ctrl-C in a terminal ends the run again.
 
-    Each time it saves the current step, and the printed command loses no epoch.
+    Each time the run saves the current step, and the printed command continues the run without repeating an epoch.
     """
     job = start(run, "--fit.checkpoint_minutes", "None", "--fit.checkpoint_every", "1000")
     for _ in range(times):
@@ -217,7 +216,7 @@ def test_a_run_that_is_ended_twice_is_completed(run, times):
             wait_for_more_epochs(job, 2)
             family, asked = job.family(), time.monotonic()
             if signum == signal.SIGINT:
-                os.killpg(job.popen.pid, signum)  # a terminal's goes to the whole group
+                os.killpg(job.popen.pid, signum)  # a terminal sends Ctrl-C to the whole process group
             else:
                 job.popen.terminate()
             status, err = job.end(timeout_s=60)
@@ -244,7 +243,7 @@ def test_a_killed_driver_takes_all_with_it(run, times):
         family = job.family()
         job.popen.kill()
         job.end(timeout_s=60)
-        all_gone(family, 90)  # Ray's agents check only now and then whether their raylet exists.
+        all_gone(family, 90)  # Ray's agents check only now and then whether their raylet still exists
         job = Job(run, "--run.resume", str(run))
     job.end()
 
@@ -257,7 +256,7 @@ def test_a_file_that_is_damaged_while_running_is_named(run, times):
     good = path.read_bytes()
     for _ in range(times):
         wait_for_more_epochs(job, 2)
-        with open(path, "r+b") as stream:  # in place: the workers have it mapped
+        with open(path, "r+b") as stream:  # changes the file in place, because the workers have mapped it
             stream.seek(len(good) // 2)
             stream.write(bytes(64))
         status, err = job.end()

@@ -1,4 +1,5 @@
-"""Jobs over many graphs: baselines follow their definitions, bad input ends early in one line, all models train, and a run resumes and predicts."""
+"""Tests jobs on many graphs: baselines follow their definitions, bad input ends the job early with one line, all models train, and a run resumes and
+predicts."""
 
 import json
 import re
@@ -66,7 +67,7 @@ def atom_counts(store, graphs: np.ndarray, element: int) -> np.ndarray:
 
 
 class Retargeted:
-    """A store whose target is a given function of the atoms."""
+    """A store of graphs that replaces the target by a function of the graph."""
 
     def __init__(self, store, target) -> None:
         self._store, self._target = store, target
@@ -81,7 +82,7 @@ class Retargeted:
 
 
 def test_composition_explains_what_is_linear_in_atoms_and_the_mean_does_not(molecules):
-    nitrogen = 6  # OGB's column: atomic number less one
+    nitrogen = 6  # OGB stores the atomic number minus one
     store = Retargeted(molecules, lambda graph: 3.0 * atom_counts(molecules, graph, nitrogen) + 1.0)
     train = store.fetch(molecules.split("train")).target.astype(float)
     task = Regression((float(train.mean()),), (float(train.std()),))
@@ -156,7 +157,7 @@ def test_targets_are_standardised_unless_the_task_says_no(molecules):
         task = graph_task(config.task, molecules, (0,))
         assert isinstance(task, Regression)
         assert (task.mean[0], task.scale[0]) == pytest.approx((mean, scale), rel=1e-5)
-        # A resume that says otherwise is refused.
+        # Standardisation is part of the run's identity, so a resume with another value is refused.
         assert ("standardise" in Graphs(molecules).resolve(config, None).identity) == bool(said)
 
 
@@ -199,7 +200,7 @@ def test_graphs_of_a_batch_are_as_alike_as_asked(option, largest_over_smallest, 
     sampler = GraphBatchSampler(molecules, run.training)
     sizes = [molecules.num_nodes[sampler.graphs_of(0, batch)] for batch in range(sampler.num_batches)]
     ratios = [nodes.max() / nodes.min() for nodes in sizes]
-    # The plan puts the few largest or smallest graphs together with others.
+    # There are few of the largest and smallest graphs, so the sampler puts them in batches with other graphs.
     assert np.median(ratios) <= largest_over_smallest
     if option == "inf":
         assert max(ratios) > 1.2
@@ -255,7 +256,7 @@ def test_a_run_leaves_what_it_promises_and_resumes_exactly(whole_run, workplace)
     assert config["model"] == "tokengt"
     assert config["num_layers"] == 2
     assert "composition only" in whole_run.stdout
-    # The first process replaces two workers; the number of micro-batches stays four.
+    # One process replaces two workers; a step still has four micro-batches.
     alone = ["--workers", "1", "--workers.launcher", "process"]
     with job_in_process.one_thread():
         run_job([*AVERAGED, "--fit.epochs", "1", "--run.dir", "two", *alone], workplace)
@@ -287,7 +288,7 @@ def test_a_run_predicts_its_own_scores(whole_run, workplace, monkeypatch):
     call(predict.main, monkeypatch, "one", "out", "--shard-rows", "90")
     table = predictions_of(workplace / "out")
     assert_is_the_runs(workplace / "out", workplace / "one", table)
-    with job_in_process.one_thread():  # as each of Ray's workers has
+    with job_in_process.one_thread():  # each of Ray's workers has one thread too
         call(predict.main, monkeypatch, "one", "here", "--shard-rows", "90", "--launcher", "process")
     assert predictions_of(workplace / "here").equals(table)
 

@@ -1,4 +1,4 @@
-"""Runs the guides' code as it is printed."""
+"""Runs the code of the guides as printed."""
 
 import ast
 import importlib.util
@@ -137,7 +137,7 @@ def run_shell(commands: str, folder: Path) -> None:
 
 @pytest.mark.long
 def test_links_of_one_s_own_edges(tmp_path: Path) -> None:
-    """Runs the guide's commands and code unchanged, in a folder that holds such files."""
+    """Runs the guide's commands and code unchanged, in a folder with the files that the guide names."""
     rng = np.random.default_rng(0)
     group = rng.integers(0, 6, 300)
     np.save(tmp_path / "x.npy", (np.eye(6)[group] + rng.normal(size=(300, 6))).astype(np.float32))
@@ -184,7 +184,7 @@ def test_a_knowledge_graph(tmp_path: Path) -> None:
 def test_a_recommender(tmp_path: Path) -> None:
     """Runs the guide's commands and code unchanged, with users and items of six tastes."""
     rng = np.random.default_rng(0)
-    taste = rng.integers(0, 6, 300)  # of 200 users, then of 100 items
+    taste = rng.integers(0, 6, 300)  # tastes of 200 users, then of 100 items
     names = [f"user{i}" for i in range(200)] + [f"item{i}" for i in range(100)]
     np.save(tmp_path / "x.npy", (np.eye(6)[taste] + rng.normal(size=(300, 6))).astype(np.float32))
     (tmp_path / "nodes.csv").write_text("id\n" + "\n".join(names) + "\n")
@@ -221,7 +221,7 @@ assert scores["test"]["accuracy"] == run.scores["test"]
 
 @pytest.mark.long
 def test_a_graph_with_time(tmp_path: Path) -> None:
-    """Runs the guide's commands and code unchanged, in a folder that holds such files."""
+    """Runs the guide's commands and code unchanged, in a folder with the files that the guide names."""
     rng = np.random.default_rng(0)
     label = rng.integers(0, 3, 300)
     np.save(tmp_path / "x.npy", (3 * np.eye(3)[label] + rng.normal(size=(300, 3))).astype(np.float32))
@@ -287,7 +287,7 @@ def test_the_notebook_runs_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     said = "".join(output.get("text", "") for cell in done.cells for output in cell.get("outputs", ()))
     assert re.search(r"test accuracy (0\.\d+) as in the run: \1\n", said), said
     assert "ipywidgets'" not in said
-    assert "training:" not in said  # The progress is one line, which each update replaces.
+    assert "training:" not in said  # in a notebook, each update replaces the line of progress
     shown = [output["data"] for cell in done.cells for output in cell.get("outputs", ()) if "data" in output]
     lines = [data["text/plain"] for data in shown if "training" in data.get("text/plain", "")]
     assert [re.match(r"training: 30/30 epochs; loss ", line) is not None for line in lines] == [True]
@@ -319,7 +319,7 @@ assert inner < outer
 @pytest.mark.ray
 @pytest.mark.long
 def test_a_graph_of_one_s_own_is_ingested_from_files_and_trained_on(tmp_path: Path) -> None:
-    """Runs the guide's commands unchanged, in a folder that holds such files."""
+    """Runs the guide's commands unchanged, in a folder with the files that the guide names."""
     rng = np.random.default_rng(0)
     label = rng.integers(0, 3, 300)
     np.save(tmp_path / "x.npy", (3 * np.eye(3)[label] + rng.normal(size=(300, 3))).astype(np.float32))

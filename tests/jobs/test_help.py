@@ -1,4 +1,4 @@
-"""`--help` of the jobs about runs and machines is fast and imports nothing heavy; so is the refusal of wrong values.
+"""Tests `--help` and the refusal of wrong values in the jobs about runs and machines: both are fast and import no heavy package.
 
 A closed pipe causes no traceback.
 """

@@ -1,4 +1,5 @@
-"""GRIT's study of hops and PPGT's study of norms: targets follow the definition, attention equals the layers' attention, and results agree with the papers."""
+"""Tests GRIT's study of hops and PPGT's study of norms: targets follow their definition, attention equals the layers' attention, and results agree with the
+papers."""
 
 import json
 
@@ -20,14 +21,14 @@ def path(n: int) -> Graphs:
 
 def test_targets_are_the_nodes_that_k_steps_reach():
     target = hop_targets(path(5), 2)
-    assert target[0].tolist() == [0.5, 0, 0.5, 0, 0]  # there and back, or on
+    assert target[0].tolist() == [0.5, 0, 0.5, 0, 0]  # two steps lead back to node 0 or on to node 2
     assert target[2].tolist() == pytest.approx([1 / 3, 0, 1 / 3, 0, 1 / 3])
     alone = Graphs(torch.tensor([0, 2]), torch.zeros(2, 0, dtype=torch.long), node_id=torch.arange(2))
     assert not hop_targets(alone, 1).any()
 
 
 def test_grits_head_is_the_layers_attention():
-    """Without its term for pairs, the layer's output is the values weighted by this attention."""
+    """Without the term for pairs, the layer's output is the sum of the values, weighted by this attention."""
     config, graphs = HopConfig(width=6, walk_steps=4), path(5)
     model = build_model("grit", config, 0)
     layer, alpha_NN = model.attention, model(graphs)
@@ -41,7 +42,7 @@ def test_grits_head_is_the_layers_attention():
 
 @pytest.mark.long
 def test_grit_finds_the_third_hop_and_the_others_do_not():
-    """The graph is a path that ends in a triangle. Distances and degrees do not tell which nodes three steps reach."""
+    """The graph is a path that ends in a triangle. Distances and degrees do not determine which nodes can be reached in three steps."""
     config = HopConfig(steps=400, lr=5e-3, width=32, walk_steps=8)
     line = path(9)
     graphs = Graphs(

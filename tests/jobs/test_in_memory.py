@@ -1,4 +1,4 @@
-"""`gm.train` of data in memory with a user's module, metric, loss, optimizer, scheduler and callbacks; then predictions and a resume."""
+"""Tests `gm.train` on data in memory with a user's module, metric, loss, optimizer, scheduler and callbacks, and then predictions and a resume."""
 
 import json
 import subprocess
@@ -116,17 +116,17 @@ def test_a_graph_and_a_module_with_parts_of_one_s_own_to_predictions_and_on() ->
     table = gm.predict(run)
     right = np.array(table["prediction"].to_pylist()) == Y.numpy()
     assert 1 - right[PART.numpy() == 2].mean() == pytest.approx(run.summary["scores"]["test"])
-    # Continues with another object of the class instead of the first one.
+    # A resume may use another object of the model's class.
     longer = gm.train(resume="run", model=Net(3, 2), fit={"epochs": 3, "callbacks": []})
     rates = [json.loads(line)["learning_rate"] for line in Path("run/metrics.jsonl").read_text().splitlines()]
     assert rates == [0.5, 0.25, 0.125]
     assert longer.summary["metric"] == "wrong"
-    # Another process has neither.
+    # Another process has neither of the two objects.
     code = "import graphmill as gm; gm.predict('run', 'other', allow_import=True)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert "Net: an object of the Python process that began the run" in done.stderr.splitlines()[-1]
     run.save_model("saved")
-    delattr(sys.modules["graphmill.objects"], run.config["model"]["name"].partition(":")[2])  # as there
+    delattr(sys.modules["graphmill.objects"], run.config["model"]["name"].partition(":")[2])  # as in another process
     with pytest.raises(ConfigError, match="give it again"):
         gm.predict(run, "other")
     with pytest.raises(ConfigError, match="give it again"):
@@ -172,7 +172,7 @@ def test_types_and_a_module_of_mappings() -> None:
 def test_a_saved_program_of_a_typed_graph_computes_the_same(model, tmp_path: Path) -> None:
     """The relational layers before `gat` read weights and features of edges.
 
-    A module of `x` and `edge_index` reads the states of these layers.
+    A module whose forward takes `x` and `edge_index` reads the states of these layers.
     """
     hetero, relation, words = typed_data(), ("a", "of", "b"), []
     own = OfTypes() if model is OfTypes else Net(128, 2) if model is Net else model
@@ -197,7 +197,7 @@ def test_a_saved_program_of_a_typed_graph_computes_the_same(model, tmp_path: Pat
 
 
 def test_the_task_is_that_of_the_labels_where_only_options_of_it_are_said() -> None:
-    """With several questions, a user's metric gets the rows with a known answer, and NaN for the unknown answers."""
+    """If nodes have several labels, a user's metric gets every row with at least one known answer, and NaN for each unknown answer."""
     graph = data()
     graph.y = torch.stack([Y.float(), torch.full((NODES,), torch.nan)], dim=1)
     graph.y[::2, 1] = 1.0

@@ -1,4 +1,4 @@
-"""The commands ingest and inspect: their output, exit status and files."""
+"""Tests the commands ingest and inspect: their output, exit status and files."""
 
 import importlib
 import json
@@ -164,7 +164,7 @@ def test_a_signal_leaves_nothing(tmp_path, signum, status, said):
     )
     try:
         deadline = time.monotonic() + 60
-        while not any(tmp_path.rglob("scratch/feature")):  # it is at work
+        while not any(tmp_path.rglob("scratch/feature")):  # ingestion has begun when this file exists
             assert process.poll() is None
             assert time.monotonic() < deadline
             time.sleep(0.05)

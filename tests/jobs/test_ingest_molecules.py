@@ -1,4 +1,4 @@
-"""Commands that ingest and measure molecules: their output, their exit status, and the files after an interruption."""
+"""Tests commands that ingest and measure molecules: their output, their exit status, and the files after an interruption."""
 
 import json
 import os
@@ -98,7 +98,7 @@ def test_killed_and_started_again_it_goes_on(tmp_path):
         while len(pieces := list((tmp_path / "out" / "pieces").glob("*/chunk-*"))) < 5:
             assert time.monotonic() < deadline
             assert process.poll() is None
-            time.sleep(0.01)  # Polls, because files of another process give no signal to wait for.
+            time.sleep(0.01)  # polls, because no signal announces files of another process
         process.send_signal(signal.SIGKILL)
     assert not has_graph(str(tmp_path / "out"))
     before = {path.name: path.stat().st_mtime_ns for path in pieces}
@@ -106,7 +106,7 @@ def test_killed_and_started_again_it_goes_on(tmp_path):
     marked = before_one.stat().st_ino
     stopped = _run(
         *arguments, "--scratch", before_one
-    )  # Without a directory it ends after featurising, so that the test sees the pieces.
+    )  # --scratch is no directory: ingestion fails after featurising, so the pieces stay for the test to see
     assert stopped.returncode == 1
     assert before_one.stat().st_ino == marked
     assert len(list(before_one.parent.glob("chunk-*"))) == 80

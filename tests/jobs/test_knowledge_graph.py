@@ -1,4 +1,4 @@
-"""Jobs on links of a knowledge graph: they learn relations, their scores equal a plain loop's, and the best links belong to one relation."""
+"""Tests jobs on links of a knowledge graph: they learn relations, their scores equal the scores of a plain loop, and the best links belong to one relation."""
 
 import json
 from pathlib import Path
@@ -49,7 +49,7 @@ def trained(workplace) -> Path:
 
 
 def test_relations_are_learnt(trained) -> None:
-    """The right group has an eighth of the entities. The right member of the group is random."""
+    """A model can learn the right group, an eighth of the entities. The right member of the group is random."""
     told = json.loads((trained / "summary.json").read_text())
     assert told["scores"]["test"] > 2 * told["baselines"]["common_neighbors"]["test"]
     assert told["all_scores"]["test"]["hits_20"] > 0.8
@@ -79,7 +79,7 @@ def test_the_best_links_lead_by_their_relation(workplace, trained) -> None:
 
 
 def test_scores_and_best_links_are_those_of_a_loop(workplace, trained) -> None:
-    """Scores are filtered and count both directions. They use states that `predict --embeddings` computed."""
+    """The loop computes filtered scores in both directions, from the states that `predict --embeddings` wrote."""
     words = ["whole", "states", "--relation", "next to", "--embeddings", "--workers", "1"]
     output_of(predict.main, *words, cwd=workplace)
     table = predictions_of(workplace / "states")

@@ -1,4 +1,4 @@
-"""Every kind of node labels, from arrays to scores and predictions: named classes, several labels, one number, several numbers."""
+"""Tests every kind of node labels, from arrays to scores and predictions: named classes, several labels, one number, several numbers."""
 
 import json
 
@@ -79,7 +79,7 @@ def test_several_numbers(finished):
         scores, true = summary["all_scores"]["test"], label[known, column].astype(np.float32)
         assert scores[f"mae_{name}"] == pytest.approx(mean_absolute_error(true, predicted[known]), rel=1e-6)
         assert scores[f"r2_{name}"] == pytest.approx(r2_score(true, predicted[known]), rel=1e-6)
-        assert abs(predicted.mean() / UNITS[column] - 5) < 2  # in the target's own unit
+        assert abs(predicted.mean() / UNITS[column] - 5) < 2  # predictions are in the unit of the target
         constant = summary["baselines"]["constant"]
         assert set(constant) > {"valid", "test", f"valid_mae_{name}", f"test_mae_{name}"}
         assert summary["baselines"]["features_only"][f"test_mae_{name}"] < constant[f"test_mae_{name}"] / 2
@@ -168,7 +168,7 @@ def test_targets_are_standardised_over_the_training_rows(numbers):
 
 
 def test_the_baseline_of_features_is_the_better_of_ridge_and_perceptron(numbers):
-    """Labels are linear in the features, so ridge regression is right up to its penalty."""
+    """The labels are linear in the features, so ridge regression predicts them except for the effect of its penalty."""
     run = node_run(numbers, "--data", numbers.url, "--task", "regression", "--task.metric", "r2")
     task = node_task(run.config, run.inputs, numbers.manifest)
     found = compute_baselines(local_router(numbers), 0, task, 0, lambda rows: rows)

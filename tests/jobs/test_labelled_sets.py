@@ -1,4 +1,5 @@
-"""Sets of many graphs with classes of nodes or with pairs of nodes: trained, planned, scored with baselines, predicted and replayed."""
+"""Trains on sets of many graphs whose nodes have classes, or whose labels belong to pairs of nodes. The sets are also planned, scored with baselines, predicted
+and replayed."""
 
 import functools
 import json
@@ -138,7 +139,7 @@ def test_baselines(stored):
     store = open_graphs(str(stored["cluster"]))
     found = compute_graph_baselines(store, (), Classification(6, "weighted_accuracy"), ("valid", "test"))
     assert found["shares"]["test"] == pytest.approx(1 / 6)
-    assert found["features_only"]["test"] > 0.5  # For most nodes one feature equals the class.
+    assert found["features_only"]["test"] > 0.5  # most nodes have a feature that equals the class
     pairs = open_graphs(str(stored["pcqm-contact"]))
     found = compute_graph_baselines(pairs, (), PairClassification(), ("test",))
     sizes = pairs.num_nodes[pairs.split("test")]
@@ -146,7 +147,7 @@ def test_baselines(stored):
 
 
 def test_node_targets_do_not_depend_on_the_graphs_beside(stored):
-    """A node's logits depend only on its own graph."""
+    """A node's logits do not depend on the other graphs of the batch."""
     from graphmill.cluster.data.graph_set_data import GraphData
     from graphmill.jobs.tasks.build_model import build_model
     from graphmill.jobs.tasks.graph_task import set_inputs

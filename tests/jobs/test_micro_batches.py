@@ -1,4 +1,4 @@
-"""The number of micro-batches in a step, and of workers for them, is decided once, before anything starts."""
+"""Tests that a run decides once, before anything starts, how many micro-batches a step has and how many workers compute them."""
 
 import json
 

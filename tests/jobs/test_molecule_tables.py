@@ -1,4 +1,5 @@
-"""A user's tables of molecules from end to end: ids are returned, each target has scores, and a table without targets is only for prediction."""
+"""Tests a user's tables of molecules from end to end: predictions have the table's ids, each target has scores, and a table without targets can only be
+predicted."""
 
 import json
 import math
@@ -32,7 +33,7 @@ def smiles(count):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """A folder with a run on two targets, one of them in the millions."""
+    """A folder with a run on two targets. The values of one target are in the millions."""
     folder = tmp_path_factory.mktemp("tables")
     rows = [
         f"M{7 * n % 300},{text},{len(text) + n % 3},{1e6 * text.count('O') + n},kept aside"
@@ -67,7 +68,7 @@ def test_unseen_molecules_come_back_by_their_ids_and_in_no_split(trained, tmp_pa
     ids = [f"{first}{900 - 7 * n}" for n in range(40)]
     texts = [
         text if n != 11 else "C1CC" for n, text in enumerate(smiles(40))
-    ]  # A row that is not a molecule does not shift other rows.
+    ]  # one row is no molecule; it must not shift other rows
     rows = [f"{own},{text}" for own, text in zip(ids, texts, strict=True)]
     (tmp_path / "new.csv").write_text("\n".join(["mol_id,smiles", *rows]) + "\n")
     said = output_of(ingest.main, "smiles:new.csv", "new", "--chunk-rows", 7, "--shard-rows", 14, cwd=tmp_path)
@@ -86,7 +87,7 @@ def test_unseen_molecules_come_back_by_their_ids_and_in_no_split(trained, tmp_pa
 
 @pytest.mark.parametrize("has_targets", [False, True])
 def test_a_table_is_predicted_as_it_is_and_no_row_of_it_was_trained_on(trained, tmp_path, has_targets):
-    """Only the run's targets count as targets, not other columns of numbers, and no split is drawn."""
+    """The command reads only the run's targets as targets, ignores other columns of numbers, and draws no split."""
     rows = [f"N{n},{text},{n / 7},{n}" for n, text in enumerate(smiles(30))]
     header = "name,smiles,small,big" if has_targets else "name,smiles,weight,volume"
     (tmp_path / "new.csv").write_text("\n".join([header, *rows, "bad,C1CC,1,2"]) + "\n")

@@ -1,4 +1,5 @@
-"""The bytes and requests that `--plan` predicts for a host's workers are compared with their loaders' counts: by plan, with shared rows, and by locality groups."""
+"""Compares the bytes and requests that `--plan` predicts for the workers of a host with the counts of their loaders. Cases: rows kept by plan, shared rows, and
+locality groups."""
 
 import numpy as np
 import pytest
@@ -7,7 +8,8 @@ from graphmill.cluster.serving.shared_rows import most_needed, needed
 from graphmill.jobs.plan.cost_model import Rates
 from graphmill.jobs.plan.needs import Needs, probabilities, seen_needs
 from graphmill.jobs.plan.settings_search import Settings, Setup
-from graphmill.samplers.access.owners import LocalOwner, Owner
+from graphmill.samplers.access.owners import LocalOwner
+from graphmill.samplers.access.partition_owner import open_parts
 from graphmill.samplers.access.router import Router, ask_rows, local_router
 from graphmill.samplers.access.traffic import COLUMNS, Traffic, WatchedRemote
 from graphmill.samplers.loading.loader import Loader
@@ -35,7 +37,7 @@ def graph(tmp_path_factory: pytest.TempPathFactory) -> StoredGraph:
 def shared_rows(
     sampler: NeighborSampler, router: Router, num_bytes: int, row_bytes: int, ranks: range
 ) -> list[SharedRows]:
-    """Chooses and fetches the shared rows as the workers of a host do."""
+    """Chooses and fetches the shared rows like the workers of a host."""
     steps = sampler.num_batches // MICRO_BATCHES
     most, told = num_bytes // row_bytes, []
     for rank in ranks:
@@ -54,13 +56,11 @@ def counted(graph: StoredGraph, options: NeighborOptions, loader: LoaderOptions,
     """(bytes, requests) of a step on the host with the most bytes, over all epochs."""
     found = []
     for host in range(HOSTS):
-        traffic, near, ranks = Traffic(4), (2 * host, 2 * host + 1), range(2 * host, 2 * host + 2)
-
-        def watch(owner: Owner, index: int, traffic: Traffic = traffic, near: tuple[int, ...] = near) -> Owner:
-            assert isinstance(owner, LocalOwner)
-            return owner if index in near else WatchedRemote(owner, index, traffic)
-
-        router = local_router(graph, watch=watch)
+        traffic, far, ranks = Traffic(4), (2 - 2 * host, 3 - 2 * host), range(2 * host, 2 * host + 2)
+        server = WatchedRemote(
+            LocalOwner(open_parts(graph, far)), far[0], traffic
+        )  # of the other host's two partitions
+        router = local_router(graph, far=dict.fromkeys(far, server))
         sampler = NeighborSampler(router, options, MICRO_BATCHES)
         steps = sampler.num_batches // MICRO_BATCHES
         before = np.zeros(len(COLUMNS))
@@ -107,14 +107,14 @@ def setup(needs: Needs, row_bytes: int, num_batches: int) -> Setup:
             0.1,
             0.2,
             0.06,
-        ),  # The number of known batches depends on the threads, and matters more if there are few rows.
+        ),  # the number of batches drawn ahead depends on the threads, and matters more if a host keeps few rows
         pytest.param("groups", 0.0, 0.0, 0.03, marks=pytest.mark.long),
         pytest.param("groups", 0.1, 0.0, 0.03, marks=pytest.mark.long),
         pytest.param("groups", 0.1, 0.1, 0.05, marks=pytest.mark.long),
     ],
 )
 def test_bytes_and_requests_are_near_those_that_loaders_ask_for(graph, order, room, shared, within) -> None:
-    """The prediction is for a run of many epochs. In a short run, repeated rows find more room than in the middle of a long one."""
+    """The prediction is for a run of many epochs. In a short run, the room holds more of the repeated rows than in the middle of a long run."""
     options, row_bytes = NeighborOptions(fanouts=(5, 3), batch_size=40, root_order=order), 4 * DIM
     needs = seen_needs(graph, options, MICRO_BATCHES, 60.0)
     kept = row_bytes + needs.kept_bytes

@@ -1,4 +1,4 @@
-"""A whole node is lost while a job trains on it, with a worker and a partition server, and another node joins."""
+"""Kills a whole node, with a worker and a partition server, while a job trains on it. Then another node joins."""
 
 import contextlib
 import os
@@ -88,7 +88,7 @@ def test_a_node_is_lost_and_another_comes(head, nodes, undisturbed, tmp_path, st
     done = len(epochs(job.run))
     if done < NUM_EPOCHS - 1:
         job.wait_for_epochs(done + 1)
-        assert time.monotonic() - lost < 2 * RECOVERY_S  # A node needs at least half a minute to start.
+        assert time.monotonic() - lost < 2 * RECOVERY_S  # starting a node takes at least half a minute
     job.end()
     assert Outcome.of(job.run) == Outcome.of(undisturbed)
 
@@ -109,7 +109,7 @@ while not os.path.exists(sys.argv[3]):
 
 
 def test_a_full_object_store_changes_nothing(head, nodes, undisturbed, tmp_path, strike):
-    """Another user of the cluster puts five times the store's capacity into it, and reads it repeatedly."""
+    """Another user of the cluster puts objects of five times the capacity into the object store, and reads them repeatedly."""
     job = start_on(head, undisturbed, tmp_path / "run")
     job.wait_for_epochs(3)
     count, ended = tmp_path / "count", tmp_path / "ended"

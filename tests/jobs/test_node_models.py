@@ -1,4 +1,4 @@
-"""Primphormer, TokenGT, GRIT, PPGT and GraphSAGE on nodes: end to end on a tiny graph, and wrong options in one line."""
+"""Tests Primphormer, TokenGT, GRIT, PPGT and GraphSAGE on nodes, end to end on a tiny graph. Wrong options give one line."""
 
 import json
 

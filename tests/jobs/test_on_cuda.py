@@ -1,4 +1,4 @@
-"""Every model and every job's loop on a pretended GPU (tests/pretend_cuda.py): training, checkpoint, resume, evaluation, prediction.
+"""Tests every model and the loop of every job on a pretended GPU (tests/pretend_cuda.py): training, checkpoint, resume, evaluation, prediction.
 
 Devices are not mixed, the random draws of a run depend only on their position, and the numbers equal the CPU's.
 """
@@ -46,7 +46,7 @@ from tests.pretend_cuda import pretend_cuda
 from tests.recording_reporter import MemoryRecorder, write_at_once
 from tests.runs import node_run, set_run
 
-EPOCHS, STEPS = 2, 2  # steps of an epoch
+EPOCHS, STEPS = 2, 2  # number of epochs, number of steps in an epoch
 SPLITS = {"train": SPLIT_TRAIN, "valid": SPLIT_VALID, "test": SPLIT_TEST}
 
 
@@ -132,7 +132,7 @@ NODE_MODELS = {  # Options by model and by kind of batches.
     "gcn chunks": "--model.norm layer",
     "gat neighbors": "--model.num_heads 2",
     "ppgt subgraphs": "--model.num_heads 2 --model.attention_dropout 0",
-    "ppgt subgraphs fused dropout": "--model.num_heads 2",  # of the readout's attention
+    "ppgt subgraphs fused dropout": "--model.num_heads 2",  # with the default dropout in the readout's attention
 }
 
 
@@ -200,7 +200,7 @@ def case_of(name: str, folder: Path) -> Case:
 
 
 def run(spec: TrainSpec, device: str, folder: Path, stop_at: int | None = None) -> tuple[Worker, Any]:
-    """Trains from the checkpoint in the folder. `stop_at`: steps until the driver asks it to stop."""
+    """Trains from the checkpoint in the folder. `stop_at`: number of steps until the driver asks the worker to stop."""
     worker = Worker(
         spec,
         MemoryRecorder(),
@@ -222,12 +222,12 @@ def weights(worker: Worker) -> dict[str, torch.Tensor]:
 
 
 def losses_of(worker: Worker) -> list[float]:
-    """Each epoch's."""
+    """The training loss of each epoch."""
     return [record["train_loss"] for record in worker.reporter.records if record["kind"] == "epoch"]  # type: ignore[attr-defined]
 
 
 def numbers(scores: Any, name: str = "") -> dict[str, float]:
-    """All numbers of a nested result, by their path of names and positions; tables are split by class."""
+    """All numbers of a nested result. The keys are paths of names and positions; a table has an entry for each class."""
     if not isinstance(scores, dict | list):
         return {name: scores}
     inner = scores.items() if isinstance(scores, dict) else enumerate(scores)
@@ -235,7 +235,7 @@ def numbers(scores: Any, name: str = "") -> dict[str, float]:
 
 
 def predict(case: Case, best: bytes, folder: Path, device: str) -> Any:
-    """Predicts to disk, and returns the scores of the splits."""
+    """Writes predictions to the folder, and returns the scores of the splits."""
     spec = PredictionSpec(
         data=case.data,
         build_model=case.build,
@@ -287,7 +287,7 @@ def test_a_run_on_a_gpu_is_that_of_the_cpu_resumes_exactly_and_predicts(name, fo
     assert again["scores"] == result["scores"]
     for split in SPLITS:
         assert numbers(scores[split]) == pytest.approx(numbers(result["scores"][split]))
-    if "fused dropout" not in name:  # Masks of PyTorch's fused attention differ between devices.
+    if "fused dropout" not in name:  # dropout masks of PyTorch's fused attention differ between devices
         assert losses == pytest.approx(expected, rel=1e-3)
         assert result["scores"]["test"]["loss"] == pytest.approx(reference["scores"]["test"]["loss"], rel=1e-2)
 

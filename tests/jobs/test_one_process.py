@@ -1,4 +1,4 @@
-"""A run of one process, without Ray, equals the run of one Ray worker to the last digit, and each can continue the other."""
+"""Tests that a run of one process, without Ray, equals a run of one Ray worker to the last digit, and that each can continue the other."""
 
 import json
 import shlex
@@ -16,7 +16,7 @@ from tests.job_in_process import run_on_one_thread as train
 from tests.runs import config_of
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-PATIENT = ["--servers.start_timeout_s", "600"]  # on a machine that does much else
+PATIENT = ["--servers.start_timeout_s", "600"]  # for a machine with a high load
 PROCESS, RAY = ([*PATIENT, "--workers", "1", "--workers.launcher", launcher] for launcher in ("process", "ray"))
 NODES = [
     *("--data.nodes", "1500", "--model.width", "16", "--model.num_layers", "2", "--sampler.num_chunks", "3"),
@@ -34,7 +34,7 @@ def workplace(tmp_path_factory) -> Path:
 
 
 def same(one: Path, other: Path) -> None:
-    """Checks that curves, weights and scores are equal, and also events, except for fields that identify the attempt."""
+    """Checks that curves, weights, scores and events are equal. Fields of events that identify the attempt may differ."""
     assert Outcome.of(one) == Outcome.of(other)
     summaries = [json.loads((run / "summary.json").read_text()) for run in (one, other)]
     for name in ("scores", "counts", "workers", "device"):
@@ -146,7 +146,7 @@ def test_a_file_that_is_damaged_while_running_is_named(tmp_path):
 
 
 def test_products_geco_keeps_servers_and_workers():
-    """The recipe names the launcher, so Ray is used although the data fit one process."""
+    """The recipe names the launcher, so the run uses Ray although one process could hold the data."""
     from graphmill.jobs.config.config import config_tree, read_config, read_recipe
 
     for recipe, job in (("jobs/products_geco.yaml", products_geco), ("jobs/pcqm4m_tokengt.yaml", None)):

@@ -1,4 +1,4 @@
-"""An option of another model or sampler, or a misspelled one, is refused in one line that names the right option."""
+"""Tests that a misspelled option, or an option of another model or sampler, is refused with one line that names the right option."""
 
 import time
 
@@ -10,7 +10,7 @@ from graphmill.jobs.config.reader import UsageError, parse, read_words
 from graphmill.jobs.ingest import IngestConfig
 
 TRIES = [
-    # Options of another sampler, model, task or kind of run.
+    # Options that belong to another sampler, model, task or kind of run.
     ("nodes", "--sampler.fanouts 15 10", "it belongs to --sampler neighbor, typed-neighbor"),
     ("nodes", "--sampler neighbor --sampler.num_chunks 4", "it belongs to --sampler random-partition"),
     ("nodes", "--sampler.top_k 8", "it belongs to --sampler ppr, typed-ppr"),
@@ -28,7 +28,7 @@ TRIES = [
     ("nodes", "--data.molecules 80", "it belongs to a run on many graphs"),
     ("graphs", "--data.partitions 2", "it belongs to a run on the nodes of one graph"),
     ("graphs", "--relational.num_bases 2", "it belongs to a run on the nodes of one graph"),
-    # Nearly right.
+    # Options with a spelling error.
     ("nodes", "--synthetic.nodes 3", "--data.nodes"),
     ("ingest", "synthetic out --synthetic.nodes 3", "--synthetic.num_nodes"),
     ("ingest", "synthetic out --num-partition 4", "--partitions"),

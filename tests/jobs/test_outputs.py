@@ -1,4 +1,5 @@
-"""Users' files at the output path of every command: anything except an earlier output of the same command is refused in one line, and no byte is lost."""
+"""Tests every command with users' files at its output path. A command accepts only its own earlier output; it refuses anything else with one line and changes
+no byte."""
 
 import os
 import shutil
@@ -34,7 +35,7 @@ RUN = [
     *("--model.hops", "1", "--fit.schedule", "constant", "--fit.checkpoint_every", "1"),
 ]
 CONVERT = ["--source", "tokengt", "--num_heads", "2", "--checkpoint", "published.pt", "--out"]
-# A command that writes to OUT: its main function, and its arguments.
+# Commands that write to OUT. Each entry has the main function and the arguments.
 COMMANDS: dict[str, tuple[Callable[[], int | None], list[str]]] = {
     "ingest": (ingest.main, [*SYNTHETIC[:1], "OUT", *SYNTHETIC[1:]]),
     "ingest --overwrite": (ingest.main, [*SYNTHETIC[:1], "OUT", *SYNTHETIC[1:], "--overwrite"]),
@@ -49,7 +50,7 @@ COMMANDS: dict[str, tuple[Callable[[], int | None], list[str]]] = {
     "bench": (transport.main, ["--out", "OUT"]),
     "brec": (brec.main, ["--data", "none", "--model", "grit", "--out", "OUT"]),
 }
-# The output of each command that can continue from an earlier output.
+# Commands that accept an earlier output at OUT, with the kind of this output.
 OWN = {
     "ingest --overwrite": "graph",
     "train --run.resume": "run",
@@ -61,7 +62,7 @@ OWN = {
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One output of every kind."""
+    """A folder with one output of every kind."""
     home = tmp_path_factory.mktemp("made")
     torch.save(tokengt_state(), home / "published.pt")
     for name, kind in (("ingest", "graph"), ("train", "run"), ("predict", "predictions"), ("report", "page.html")):
@@ -84,7 +85,7 @@ def home(made: Path, tmp_path: Path) -> Path:
 
 
 def snapshot(folder: Path) -> dict[str, tuple[int, str | bytes]]:
-    """Modes and contents of all files below a folder, and the targets of links."""
+    """Modes and contents of all files below a folder, and the targets of symbolic links."""
     found: dict[str, tuple[int, str | bytes]] = {}
     for path in sorted(folder.rglob("*")):
         content = os.readlink(path) if path.is_symlink() else path.read_bytes() if path.is_file() else ""
@@ -103,7 +104,7 @@ def _notes(home: Path, out: Path, made: Path) -> None:
 
 
 def _project(home: Path, out: Path, made: Path) -> None:
-    """A user's folder whose files have names that ours have, but are not ours."""
+    """A user's folder. Its files have the same names as files of Graphmill, but other content."""
     out.mkdir()
     for name in ("config.json", "results.json", "grit.jsonl", "study.yaml"):
         (out / name).write_text("{}")
@@ -143,7 +144,7 @@ def _fifo(home: Path, out: Path, made: Path) -> None:
 
 
 def _other_output(home: Path, out: Path, made: Path) -> None:
-    """A run for commands that do not write runs, else a graph."""
+    """The output of another command: a graph for commands that write runs, a run for all other commands."""
     shutil.copytree(made / ("graph" if "train" in out.name else "run"), out)
 
 

@@ -1,4 +1,4 @@
-"""A user's model, sampler and task, in a package outside of the repository, named by their import paths."""
+"""Tests a user's model, sampler and task from a package outside the repository. Options name them by their import paths."""
 
 import importlib
 import json
@@ -210,7 +210,7 @@ def test_our_own_components_are_read_back_equal(kind):
             if kind == "nodes" and (group, name) == ("sampler", "neighbor"):
                 words = ["--sampler.fanouts", "3", "2", "1"]
             if kind == "nodes" and (group, name) in (("task", "binary"), ("task", "regression")):
-                words = ["--data", "a graph"]  # Nodes of the embedded graph have one class each.
+                words = ["--data", "a graph"]  # nodes of the embedded graph have one class, which fits neither task
             config = config_of(
                 f"--{group}", name, *words, "--data.folder", "a folder", "--fit.clip_norm", "none", kind=kind
             )
@@ -292,7 +292,7 @@ def test_a_strangers_run_imports_nothing_unless_asked(package, graph, tmp_path):
 
 
 def test_a_strangers_recipe_imports_nothing_unless_asked(package, tmp_path, monkeypatch):
-    """Checks a recipe, its base, a study, its arms, and a sweep's folder."""
+    """Checks a recipe, its base, a study, the study's arms, and the folder of a sweep."""
     recipe, base, study = (package / f"{name}.yaml" for name in ("recipe", "base", "study"))
     recipe.write_text("model: somebodys_parts:Mean")
     base.write_text(f"base: {recipe}\nfit: {{epochs: 2}}")
@@ -322,12 +322,12 @@ def test_a_strangers_recipe_imports_nothing_unless_asked(package, tmp_path, monk
         assert "somebodys_parts" not in sys.modules
         with pytest.raises(SystemExit, match="it was imported"):
             way("--allow-import")
-    monkeypatch.chdir("/")  # where all recipes are below
+    monkeypatch.chdir("/")  # every recipe lies below this folder
     with pytest.raises(ConfigError, match="names code of its own"):
         train_main("A run.", words=[str(recipe), "--plan"])
-    monkeypatch.chdir(package)  # whose recipes are the user's own now
+    monkeypatch.chdir(package)  # recipes in the working folder count as the user's own
     monkeypatch.setattr(os, "geteuid", lambda: 12345)
-    if recipe.stat().st_uid:  # root's are everybody's
+    if recipe.stat().st_uid:  # recipes of root are allowed for every user
         with pytest.raises(ConfigError, match="names code of its own"):
             train_main("A run.", words=["recipe.yaml", "--plan"])
     monkeypatch.undo()

@@ -1,6 +1,6 @@
-"""A user's kind of run from a package outside of the repository predicts numbers of edges.
+"""Tests a user's kind of run from a package outside the repository, which predicts a number for each edge.
 
-It is planned, trained, replayed, continued and used for prediction.
+A run of this kind is planned, trained, replayed, continued and used for prediction.
 """
 
 import json
@@ -283,7 +283,7 @@ KIND = "somebodys_edges:EDGES"
 
 @pytest.fixture
 def edges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """400 edges. The number of an edge is the product of one feature of each end; 20 edges are in no split."""
+    """A file with 400 edges. The target of an edge is the product of one feature of each end. 20 edges are in no split."""
     folder = tmp_path / "elsewhere"
     folder.mkdir()
     (folder / "somebodys_edges.py").write_text(textwrap.dedent(PACKAGE))

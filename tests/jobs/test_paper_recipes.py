@@ -1,4 +1,5 @@
-"""The papers' recipes on tiny sets in the publishers' layout: each has the stated number of parameters, and ingests, trains and scores."""
+"""Tests the papers' recipes on tiny sets in the publishers' layout. Each recipe has the stated number of parameters; its set is ingested, and the model trains
+and is scored."""
 
 import json
 import re
@@ -27,8 +28,7 @@ from graphmill.storage.molecules.smiles_features import ATOMS, BONDS
 from tests.job_in_process import run_job
 from tests.raw_layouts import ogb_nodes, pcqm4mv2, write_set
 
-# Parameters with the real set's features, as the comment at the top of the recipe states. "Published": the paper prints
-# this number.
+# Number of parameters with the features of the real set, as stated in the comment at the top of the recipe. "published": the paper has this number too.
 COUNTS = {
     "grit/zinc": 473_473,  # published
     "grit/zinc_full": 473_921,
@@ -42,7 +42,7 @@ COUNTS = {
     "ppgt/zinc_full": 487_873,
     "ppgt/mnist": 102_138,  # published as 102K
     "ppgt/cifar10": 108_218,  # published as 108K
-    "ppgt/pattern": 493_346,
+    "ppgt/pattern": 495_425,
     "ppgt/cluster": 495_678,  # published as 496K
     "ppgt/pascalvoc_sp": 462_741,
     "ppgt/peptides_func": 509_442,  # published as 509K
@@ -55,13 +55,13 @@ COUNTS = {
     "primphormer/malnet_tiny": 519_353,
     "primphormer/pattern": 208_387,  # published
     "primphormer/cluster": 499_386,  # published
-    "primphormer/peptides_func": 475_886,
-    "primphormer/peptides_struct": 489_711,
-    "geco/pascalvoc_sp": 618_229,
+    "primphormer/peptides_func": 470_774,
+    "primphormer/peptides_struct": 484_671,
+    "geco/pascalvoc_sp": 617_845,
     "geco/coco_sp": 624_049,
     "geco/pcqm_contact": 620_560,
-    "geco/peptides_func": 630_842,
-    "geco/peptides_struct": 630_939,
+    "geco/peptides_func": 612_218,
+    "geco/peptides_struct": 612_315,
     "tokengt/pcqm4mv2_lap": 48_492_289,  # published as 48.5M
     "tokengt/pcqm4mv2_orf": 48_566_017,  # published as 48.6M
     "tokengt/pcqm4mv2_ablated": 48_466_177,  # published as 48.5M
@@ -71,7 +71,7 @@ COUNTS = {
     "ppgt/pcqm4mv2_base": 86_826_529,  # published as 86.8M
     "geco/pcqm4mv2": 7_184_525,
 }
-# The paper's number, if its table gives another one.
+# Number of parameters in the paper's table, if it differs from the number in the recipe.
 OTHERWISE = {
     "grit/cluster": "432,206",
     "grit/peptides_func": "443,338",
@@ -84,7 +84,8 @@ OTHERWISE = {
     "primphormer/peptides_struct": "468,783",
     "primphormer/brec": "52,238",
 }
-# Of one graph: the set, its features (those of chameleon and crocodile not checked on the file) and classes, which the tiny set has fewer of, and the parameters with them.
+# Recipes on one graph: (set, number of features, number of classes, number of parameters). The numbers are those of the real set; the tiny set has fewer
+# features and classes. The features of chameleon and crocodile were not checked on the real file.
 NODES = {
     "geco/arxiv": ("ogbn-arxiv", 128, 40, 1_746_920),
     "geco/flickr": ("flickr", 500, 7, 1_833_671),
@@ -99,8 +100,8 @@ NODES = {
     "tokengt/chameleon": ("chameleon", 128, 5, 1_255_429),
     "tokengt/crocodile": ("crocodile", 128, 5, 1_255_429),
 }
-# Final learning rate of the published cosine schedules (GRIT: the default of the released code; PPGT: its tables and
-# released files).
+# Final learning rate of the published cosine schedules. For GRIT it is the default of the released code; for PPGT it comes from the paper's tables and the
+# released files.
 LOWEST_RATES = {
     **{f"grit/{name}": 1e-6 for name in ("zinc", "zinc_full", "mnist", "cifar10", "pattern", "cluster")},
     **{f"grit/{name}": 1e-6 for name in ("peptides_func", "peptides_struct")},
@@ -110,10 +111,10 @@ LOWEST_RATES = {
     "ppgt/pcqm4mv2_base": 1e-5,
     "ppgt/arxiv": 1e-6,
 }
-# The papers' tables: what each recipe's model has in place of its class's defaults, and the training: graphs of a step, learning rate, epochs, those of
-# warm-up, weight decay. Rows hold the columns named before them, then what is not in the table but in the released code, or decided by a size.
+# Rows of the papers' tables. A row has the options of the model that differ from the defaults, in the order of the named columns; then further options, which
+# come from the released code or follow from a size; then the training: graphs in a step, learning rate, epochs, warm-up epochs, weight decay.
 SET_COLUMNS = ("num_layers", "width", "num_heads")
-GRIT_TABLE = {  # arXiv:2305.17589, appendix; columns, K, dropout, attention's
+GRIT_TABLE = {  # arXiv:2305.17589, appendix; SET_COLUMNS, K, dropout, attention dropout
     "zinc": ((10, 64, 8, 21, 0.0, 0.2), {}, (32, 1e-3, 2000, 50, 1e-5)),
     "zinc_full": ((10, 64, 8, 21, 0.0, 0.2), {}, (256, 1e-3, 2000, 50, 1e-5)),
     "mnist": ((3, 52, 4, 18, 0.0, 0.5), {"pool": "mean", "head": "graphgym"}, (16, 1e-3, 200, 5, 1e-5)),
@@ -137,13 +138,18 @@ GRIT_TABLE = {  # arXiv:2305.17589, appendix; columns, K, dropout, attention's
     "pcqm4mv2": ((16, 256, 8, 16, 0.1, 0.1), {"pool": "mean", "activation": "gelu"}, (256, 2e-4, 150, 10, 0.0)),
 }
 _PIXELS = {"pool": "mean", "head_layers": 2, "head_shape": "constant", "positions": 2}
-PPGT_TABLE = {  # arXiv:2504.12588, appendix; columns, stem_hidden, edge_width, stem_layers, K, drop_path, attention's dropout
+# arXiv:2504.12588, appendix; SET_COLUMNS, stem_hidden, edge_width, stem_layers, K, drop_path, attention dropout.
+PPGT_TABLE = {
     "zinc": ((12, 64, 8, 128, 64, 2, 24, 0.1, 0.2), {}, (32, 2e-3, 2500, 50, 1e-5)),
     "zinc_full": ((12, 64, 8, 128, 64, 2, 24, 0.1, 0.2), {}, (32, 2e-3, 2500, 50, 1e-5)),
-    # The table's pairs are 32 wide.
+    # In the table, pairs have width 32.
     "mnist": ((4, 48, 6, 64, 48, 1, 10, 0.2, 0.5), _PIXELS, (32, 1e-3, 400, 10, 1e-5)),
     "cifar10": ((10, 32, 4, 64, 32, 2, 10, 0.2, 0.2), _PIXELS, (16, 1e-3, 200, 10, 1e-5)),
-    "pattern": ((12, 64, 8, 128, 64, 2, 32, 0.1, 0.1), {"head_layers": 2}, (32, 1e-3, 400, 10, 1e-5)),
+    "pattern": (
+        (12, 64, 8, 128, 64, 2, 32, 0.1, 0.1),
+        {"head_layers": 2, "head_shape": "constant"},
+        (32, 1e-3, 400, 10, 1e-5),
+    ),
     "cluster": (
         (16, 56, 7, 128, 56, 2, 32, 0.3, 0.3),
         {"head_layers": 2, "head_shape": "constant"},
@@ -186,11 +192,20 @@ _LAPLACIAN = PositionOptions("laplacian", steps=10, normalisation="none")
 _GATE = PositionOptions("stable_laplacian", 8, normalisation="none")
 _WIDE_GATE = replace(_GATE, dim=10)
 _GRAPHGYM = {"head": "graphgym", "head_layers": 2}
-PRIMPHORMER_TABLE = {  # ICML 2025, appendix; columns, dropout, attention's, positions, N_s, η
+_ONE_LAYER = {"head": "graphgym", "head_layers": 1}  # GraphGPS on the peptides: layers_post_mp 1
+PRIMPHORMER_TABLE = {  # ICML 2025, appendix; SET_COLUMNS, dropout, attention dropout, positions, N_s, η
     "pascalvoc_sp": ((6, 80, 1, 0.15, 0.5, _LAPLACIAN, 30, 0.1), {"head_layers": 1}, (200, 1e-3, 300, 1e-5)),
     "coco_sp": ((7, 56, 2, 0.0, 0.5, _LAPLACIAN, 20, 0.1), {}, (150, 1e-3, 300, 1e-2)),
-    "peptides_func": ((4, 96, 4, 0.1, 0.1, PositionOptions("random_walk", 16), 30, 0.1), {}, (200, 1e-3, 250, 1e-2)),
-    "peptides_struct": ((4, 96, 4, 0.15, 0.5, PositionOptions("random_walk", 20), 40, 0.1), {}, (200, 1e-3, 250, 1e-2)),
+    "peptides_func": (
+        (4, 96, 4, 0.1, 0.1, PositionOptions("random_walk", 16), 30, 0.1),
+        _ONE_LAYER,
+        (200, 1e-3, 250, 1e-2),
+    ),
+    "peptides_struct": (
+        (4, 96, 4, 0.15, 0.5, PositionOptions("random_walk", 20), 40, 0.1),
+        _ONE_LAYER,
+        (200, 1e-3, 250, 1e-2),
+    ),
     "pcqm_contact": ((7, 64, 4, 0.0, 0.56, _LAPLACIAN, 30, 0.1), {}, (128, 3e-4, 250, 0.0)),
     "cifar10": ((3, 52, 1, 0.15, 0.5, _GATE, 20, 0.1), _GRAPHGYM, (200, 1e-3, 300, 1e-2)),
     "mnist": ((4, 40, 1, 0.1, 0.5, _GATE, 30, 0.1), _GRAPHGYM, (200, 1e-3, 300, 1e-5)),
@@ -203,7 +218,7 @@ PRIMPHORMER_TABLE = {  # ICML 2025, appendix; columns, dropout, attention's, pos
     "cluster": ((12, 52, 1, 0.15, 0.5, _WIDE_GATE, 40, 0.1), {"head_layers": 1}, (48, 1e-3, 300, 1e-5)),
 }
 _RELEASED_TOKENGT = {"feature_table": "slots", "embedding_norm": True, "null_token": True, "head": "code"}
-TOKENGT_TABLE = {  # arXiv:2207.02505 and its code; columns, rows of no other table
+TOKENGT_TABLE = {  # arXiv:2207.02505 and its code; only options that differ between the recipes
     "pcqm4mv2_lap": {},
     "pcqm4mv2_orf": {"identifier": "orf", "identifier_dim": 64},
     "pcqm4mv2_ablated": {"identifier": "none", "type_identifier": False},
@@ -212,15 +227,15 @@ TOKENGT_TABLE = {  # arXiv:2207.02505 and its code; columns, rows of no other ta
         **{"drop_path": 0.0, "eigenvector_dropout": 0.0, "attention_dropout": 0.0},
     },
 }
-# GECO replaces GraphGPS's attention. The paper gives no sizes; these are from GraphGPS and the Long Range Graph
-# Benchmark.
+# GECO replaces the attention in GraphGPS. The paper gives no sizes; the sizes here come from GraphGPS and the Long Range Graph Benchmark.
 _FILTER = FilterConfig(inner_width=32, scale="length")
+_HYBRID = {"width": 96, "num_layers": 4, "filter": _FILTER, "layer": GPSOptions(mlp="residual"), "head": "graphgym"}
+_LAPLACIAN_16 = {"position": PositionOptions("laplacian", 16, steps=10, normalisation="none")}
 GECO_TABLE = {
-    **dict.fromkeys(
-        ("pascalvoc_sp", "coco_sp", "peptides_func", "peptides_struct", "pcqm_contact"),
-        {"width": 96, "num_layers": 4, "position": PositionOptions("laplacian", 16, steps=10, normalisation="none")}
-        | {"filter": _FILTER, "layer": GPSOptions(mlp="residual"), "head": "graphgym"},
-    ),
+    "pascalvoc_sp": _HYBRID | {"position": PositionOptions("none")},  # the paper's 0.4210 is without positions
+    "coco_sp": _HYBRID | _LAPLACIAN_16,
+    "pcqm_contact": _HYBRID | _LAPLACIAN_16,
+    **dict.fromkeys(("peptides_func", "peptides_struct"), _HYBRID | _LAPLACIAN_16 | _ONE_LAYER),
     "pcqm4mv2": {"width": 304, "num_layers": 5, "position": PositionOptions("random_walk", 20, steps=16)}
     | {"filter": _FILTER, "layer": GPSOptions(mlp="residual")},
 }
@@ -299,7 +314,7 @@ def test_its_lowest_rate_is_the_published_one(recipe):
 
 @pytest.mark.parametrize(("recipe", "model", "training"), [pytest.param(*row, id=row[0]) for row in _published()])
 def test_its_numbers_are_those_of_the_paper(recipe, model, training):
-    """Fields that no row names have the class's defaults, which are the paper's formulas."""
+    """All fields that a row does not name have the defaults of the options class, which follow the paper's formulas."""
     config = read_config(config_tree("graphs", read_recipe(f"{recipe}.yaml")))
     options, fit = config.model.options, config.fit
     given = given_of(type(options), PLACEHOLDERS["graphs"])
@@ -308,18 +323,15 @@ def test_its_numbers_are_those_of_the_paper(recipe, model, training):
         batch, rate, epochs, *warmup, decay = training
         assert config.sampler.options.max_graphs * fit.micro_batches == batch
         assert (fit.learning_rate, fit.epochs, fit.weight_decay, fit.optimizer) == (rate, epochs, decay, "adamw")
-        assert warmup in ([], [fit.warmup_epochs])  # Primphormer's are not published
+        assert warmup in ([], [fit.warmup_epochs])  # Primphormer's warm-up is not published
     elif recipe.startswith("tokengt/pcqm4mv2"):
         assert (config.sampler.options.max_graphs * fit.micro_batches, fit.learning_rate, fit.weight_decay) == (
             1024,
             2e-4,
             0.1,
         )
-        assert (fit.schedule, fit.clip_norm, fit.warmup_steps) == (
-            "poly",
-            5.0,
-            None if "performer" in recipe else 60_000,
-        )
+        schedule = ("cosine", 5.0, 1_000) if "performer" in recipe else ("poly", 5.0, 60_000)
+        assert (fit.schedule, fit.clip_norm, fit.warmup_steps) == schedule
 
 
 def test_every_published_row_has_a_recipe():
@@ -355,7 +367,7 @@ def test_its_parameters(recipe, tmp_path_factory):
 
 
 MOLECULES = Inputs(node=Features(categories=ATOMS.categories), edge=Features(categories=BONDS.categories))
-FOUR_CHIRALITIES = replace(MOLECULES, node=Features(categories=(119, 4, *ATOMS.categories[2:])))  # OGB 1.3.3's
+FOUR_CHIRALITIES = replace(MOLECULES, node=Features(categories=(119, 4, *ATOMS.categories[2:])))  # as in OGB 1.3.3
 
 
 @pytest.mark.parametrize(
@@ -366,9 +378,10 @@ FOUR_CHIRALITIES = replace(MOLECULES, node=Features(categories=(119, 4, *ATOMS.c
         ("primphormer/brec", Inputs(out_dim=16), {}, 51_548),  # published: 52,238
         ("ppgt/zinc", Inputs(Features((21,)), Features((4,))), {"head_shape": "constant"}, 493_185),  # as released
         ("ppgt/arxiv_released", Inputs(Features(dim=128), out_dim=40, task="node"), {}, 3_749_096),
-        # Published with four kinds of chirality, the second with 17 steps, though the table says 24.
+        # The published numbers hold for four kinds of chirality. The second number holds for 17 walk steps, although the paper's table says 24.
         ("grit/peptides_func", replace(FOUR_CHIRALITIES, out_dim=10), {}, 443_338),
         ("grit/peptides_struct", replace(FOUR_CHIRALITIES, out_dim=11), {"rrwp_steps": 17}, 438_827),
+        ("primphormer/peptides_func", replace(FOUR_CHIRALITIES, out_dim=10), {}, 470_694),  # published: 470,693
         ("defaults/graphs-tokengt", MOLECULES, {}, 527_905),
         ("defaults/graphs-grit", MOLECULES, {}, 483_841),
         ("defaults/graphs-ppgt", MOLECULES, {}, 503_065),
@@ -398,7 +411,7 @@ def _run(job, *arguments):
 
 
 FEW = ["--fit.epochs", 1, "--fit.warmup_epochs", 0]
-# Fewer and narrower layers, for recipes that take long otherwise.
+# Fewer and narrower layers, because these recipes would otherwise take long.
 SMALL = {
     "tokengt": ["--model.num_layers", 2, "--model.width", 64, "--model.num_heads", 4],
     "grit": ["--model.num_layers", 2, "--model.width", 32],

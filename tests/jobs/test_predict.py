@@ -1,4 +1,5 @@
-"""Predictions of finished runs: scores equal the run's scores to the last digit, files are complete and ordered, and bad input is refused in one line."""
+"""Tests predictions of finished runs: scores equal the run's scores to the last digit, files are complete and ordered, and bad input is refused with one
+line."""
 
 import json
 import shutil
@@ -82,7 +83,7 @@ class LocalNodes:
 
 
 def make(spec: PredictionSpec, url: Path, ids: np.ndarray, shard_rows: int, most: int = 2):
-    """Does all work of the workers in this process. Returns the table of the folder, and the scores."""
+    """Does the work of all workers in this process. Returns the table of predictions from the folder, and the scores."""
     folder = PredictionFolder(str(url))
     folder.begin({})
     predictor = Predictor(spec, folder, np.sort(ids)[::shard_rows], "cpu")
@@ -178,7 +179,7 @@ def test_molecules_are_predicted_as_they_are_scored(kind, molecules, tmp_path):
     known = table[named].is_valid().to_numpy()
     assert known.tolist() == (~np.isnan(target[:, 0])).tolist()
     assert np.array_equal(table[named].drop_null().to_numpy().astype(np.float32), target[known, 0])
-    # The states belong to these rows: the head computes the predictions from them.
+    # The stored states are in the order of the rows: from each state the head computes the row's prediction.
     torch.manual_seed(3)
     head = training.build_model().eval().head
     states = torch.tensor(np.stack(table["embedding"].to_numpy()))
@@ -209,7 +210,7 @@ class Retargeted:
         return replace(self._store.fetch(graphs), target=self.target[graphs].astype(np.float32))
 
 
-# 100 chunks: some have no node of a split, and so no root.
+# With 100 chunks, some chunks have no node of a split and therefore no root.
 @pytest.mark.parametrize("sampler", ["full", "chunks", "empty chunks", "neighbor"])
 def test_nodes_are_predicted_as_they_are_scored_also_those_in_no_split(sampler, graph, tmp_path):
     data, num_classes = LocalNodes(graph), graph.manifest.num_classes
@@ -272,7 +273,7 @@ def grit(molecules, out_dim: int, *words: object) -> ResolvedRun:
 
 
 def saved_run(run: Path, graph) -> Path:
-    """The files of a finished run of products_geco that prediction reads."""
+    """Writes the files that prediction reads from a finished run of products_geco."""
     resolved = runs.node_run(graph, "--data", graph.url, "--model.width", 8, "--model.num_layers", 1)
     (run / "best").mkdir(parents=True)
     (run / "config.json").write_text(json.dumps(resolved.tree()))
@@ -318,7 +319,7 @@ def test_a_run_is_predicted_from_the_snapshot_that_it_was_trained_on(tmp_path):
     prune(url, keep=1)
     with pytest.raises(FormatError, match="expected snapshot 1, found 2; it may be pruned"):
         open_prediction(run, PredictConfig("run", "out"))
-    shutil.rmtree(url)  # as on another host
+    shutil.rmtree(url)  # as if the graph were on another host's disk
     with pytest.raises(FormatError, match="expected snapshot 1, found no graph; all hosts that use it must read it"):
         open_prediction(run, PredictConfig("run", "out"))
 
@@ -340,7 +341,7 @@ def test_a_run_that_was_continued_must_finish_again(graph, tmp_path):
 
     happens("begin", "start", "finish")
     read_run(str(path), finished=True)
-    happens("begin", "fail")  # The options were refused before any training.
+    happens("begin", "fail")  # the options were refused before any training
     read_run(str(path), finished=True)
     happens("begin", "start", "fail")
     with pytest.raises(FormatError, match="found one that was continued and has not finished again"):
@@ -352,7 +353,7 @@ def test_a_setting_that_is_not_known_yet_may_be_any(tmp_path):
     folder = PredictionFolder(str(tmp_path / "out"))
     folder.begin({"device": "cpu", "seed": 1})
     folder.check({"device": None, "seed": 1})
-    assert folder.check({"device": "gpu", "seed": 2}) is None  # nothing was made with the others
+    assert folder.check({"device": "gpu", "seed": 2}) is None  # no predictions exist yet, so other settings are allowed
     (tmp_path / "out" / "part-00000.parquet").write_bytes(b"rows")
     with pytest.raises(ConfigError, match="device: 'cpu' there, 'gpu' here"):
         folder.check({"device": "gpu", "seed": 1})
@@ -377,7 +378,7 @@ def test_a_graph_without_labels_is_predicted_whole_too(graph, tmp_path, split):
     shard = found.shared(found.look().data).open()
     sampler = shard.sampler(found.samplers["test" if split else "none"], 1)
     batch = sampler.sample(0, 0)
-    assert sorted(shard.ids(batch).tolist()) == list(range(60))  # one pass is for all splits
+    assert sorted(shard.ids(batch).tolist()) == list(range(60))  # one pass covers all splits
     codes = shard.split_codes(batch)
     assert codes is None if split is None else codes.tolist() == [i % 4 for i in shard.ids(batch).tolist()]
     assert found.build_model()(batch).shape == (len(batch.root_index), graph.manifest.num_classes)
@@ -426,7 +427,7 @@ def test_bad_input_is_one_line_and_writes_nothing(monkeypatch, graph, other_grap
 
 
 def saved_set_run(run: Path, molecules) -> Path:
-    """The files of a finished run over molecules that prediction reads, with the trainer's scores."""
+    """Writes the files that prediction reads from a finished run on molecules, with the trainer's scores."""
     resolved = grit(molecules, 1, "--data", molecules.url, "--evaluation.max_graphs", 5)
     task = Regression((1.5,), (0.7,))
     splits = {split: GraphSplitOptions(split, resolved.evaluation[split]) for split in ("valid", "test")}
@@ -464,7 +465,7 @@ def test_an_interrupted_prediction_goes_on_from_its_pieces(molecules, tmp_path, 
     assert summary["scores"]["test"]["mae"] == scores_of(run)["test"]
     predicted = [argument for name, argument in calls if name == "predict"]
     joined = [argument for name, argument in calls if name == "join"]
-    assert len(predicted) == len(set(predicted)) + 1  # the piece that was lost
+    assert len(predicted) == len(set(predicted)) + 1  # only the lost piece was predicted twice
     assert joined == [0, 1, 1]
 
 

@@ -1,4 +1,4 @@
-"""Predictions for data that a run has not seen: a new graph without labels and splits, a file of edges, a table of SMILES."""
+"""Tests predictions for data that a run has not seen: a new graph without labels and splits, a file of edges, a table of SMILES."""
 
 import json
 import re
@@ -18,7 +18,7 @@ from tests.runs import node_run
 
 NODES = 120
 SMALL = ["--model.num_layers", "2", "--model.width", "8", "--fit.epochs", "2", "--fit.warmup_epochs", "0"]
-# A prediction of these models depends on no other root of its batch.
+# With these samplers, the prediction of a root does not depend on the other roots of its batch.
 SAMPLERS = {
     "whole": ["--model", "gcn", "--sampler", "random-partition", "--sampler.num_chunks", "1"],
     "neighbor": [
@@ -38,7 +38,7 @@ FILES = ["--edge-list.features", "x.npy"]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Files of a graph with each edge once, and the same graph stored with and without labels and splits."""
+    """Files of a graph that list each edge once, and the same graph stored with and without labels and splits."""
     folder, rng = tmp_path_factory.mktemp("unseen"), np.random.default_rng(0)
     edges = {(int(min(pair)), int(max(pair))) for pair in rng.integers(0, NODES, (300, 2)) if pair[0] != pair[1]}
     (folder / "edges.csv").write_text("\n".join(["src,dst", *(f"{a},{b}" for a, b in sorted(edges))]) + "\n")
@@ -80,7 +80,7 @@ def test_a_new_graph_needs_neither_labels_nor_splits(folder, sampler):
 
 
 def test_tables_are_read_as_those_of_the_run(folder):
-    """A word becomes the same feature as in training, for any words in the new table. Text ids are returned."""
+    """A word becomes the same feature as in training, whatever other words the new table has. The predictions have the text ids of the new table."""
     rng, colours = np.random.default_rng(1), ["red", "green", "blue"]
     rows = [(f"n{node}", colours[node % 3], f"{rng.normal():.3f}", "abc"[node % 3]) for node in range(60)]
     edges = "\n".join(["src,dst", *(f"n{a},n{b}" for a, b in rng.integers(0, 60, (150, 2)))]) + "\n"
@@ -110,7 +110,7 @@ def test_tables_are_read_as_those_of_the_run(folder):
 def shops(folder, name: str, count: int, words: list, *, rows: range, known: bool = True) -> None:
     """A graph whose nodes have a column of `count` words.
 
-    For each word, the first three rows train, validate and test, and have the word's label.
+    All rows of a word have the word's label. The first row of a word is in train, the second in valid, the third in test.
     """
     rng, answer = np.random.default_rng(len(rows)), np.random.default_rng(0).integers(0, 2, count)
     lines = [f"{row},shop {row % count},{rng.normal():.3f}" for row in rows]
@@ -131,7 +131,7 @@ EMBED = ["--edge-list.embedding-columns", "shop"]
     "words", [["geco"], ["gcn"], ["geco", "--task", "links"], ["sage", "--task", "links"]], ids=" ".join
 )
 def test_every_parameter_is_trained(tmp_path, words):
-    """Also rows of embedded columns, in models and tasks with their own parameter groups."""
+    """Rows of embedded columns are trained too, also in models and tasks that define separate parameter groups."""
     shops(
         tmp_path,
         "embedded",
@@ -152,7 +152,7 @@ def test_every_parameter_is_trained(tmp_path, words):
 
 @pytest.mark.parametrize(("count", "most"), [(200, 8), pytest.param(3_000, 64, marks=pytest.mark.long)])
 def test_columns_of_many_words_are_trainable_rows(tmp_path, count, most):
-    """Trainable rows learn what hashed features cannot.
+    """With trainable rows for words a model learns the classes; with hashed features it cannot.
 
     In a later table equal words have equal rows, and unknown words have the row for unknown words.
     """
@@ -185,7 +185,7 @@ def test_columns_of_many_words_are_trainable_rows(tmp_path, count, most):
 
 
 def test_other_categories_are_not_read_as_the_run_s(tmp_path):
-    """Tested for a plain graph and for a node type."""
+    """The test covers a plain graph and a node type of a typed graph."""
     shops(tmp_path, "own", 8, [], rows=range(24))
     renamed = (tmp_path / "own.csv").read_text().replace("shop ", "house ").replace("id,house", "id,shop")
     (tmp_path / "other.csv").write_text(renamed)
@@ -205,7 +205,7 @@ def test_other_categories_are_not_read_as_the_run_s(tmp_path):
 
 
 def test_typed_tables_are_predicted_as_if_stored_with_the_first(tmp_path):
-    """Words, columns, types and relations have another order, and there are new words.
+    """The later tables list words, columns, types and relations in another order, and have new words.
 
     Nodes outside the training rows have the scores of the run's own tables.
     """

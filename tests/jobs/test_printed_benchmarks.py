@@ -1,4 +1,4 @@
-"""Every benchmark and paper experiment that docs/performance.md and its pages print has the printed options.
+"""Tests the commands of benchmarks and paper experiments in docs/performance.md and its pages: each has the printed options.
 
 Each table links to its sections.
 """
@@ -18,7 +18,7 @@ COMMAND = re.compile(
 
 
 class Parsed(Exception):
-    """Raised after the options were read, so that nothing is measured."""
+    """Raised when the options have been read, so that the command measures nothing."""
 
 
 def printed() -> list[tuple[str, str]]:

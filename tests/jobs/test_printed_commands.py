@@ -1,7 +1,7 @@
-"""Commands in README.md, the site's home and the guides run as printed, twice in a row, with exit status 0.
+"""Runs the commands in README.md, the site's home page and the guides as printed, twice in a row. Each exit status must be 0.
 
-Each block runs in a separate folder that looks like a checkout with its environment. Blocks that are not run, or are
-changed before the run, are listed with the reason. The list has no other blocks.
+Each block runs in a separate folder that looks like a checkout with its environment. Lists here name the blocks that are not run, or are changed before the
+run, each with the reason. A listed block must exist in its document.
 """
 
 import os
@@ -50,7 +50,7 @@ NOT_RUN = {
     ("docs/guides/cluster.md", "prometheus"): "a server of its own, on the head of a cluster",
 }
 
-# (document, as printed, as run, why)
+# (document, text as printed, text as run, reason)
 CHANGED = (
     ("README.md", "make test ", ": make test ", "the suite that holds this test"),
     ("README.md", "pip install", ": pip install", "asks a package index"),
@@ -85,7 +85,7 @@ def reason(block: Block) -> str | None:
 
 
 def shell_blocks() -> list[Block]:
-    """All blocks with commands, and `make run ARGS=…`, which stands in a sentence."""
+    """All blocks with commands. In addition: `make run ARGS=…`, which is printed inside a sentence."""
     found = [block for name in DOCUMENTS for block in blocks(name) if block.language == "bash"]
     inline = [command for command in inline_commands(FIRST_RUN) if command.startswith("make run ARGS=")]
     return [*found, *(Block(FIRST_RUN, "bash", command) for command in inline)]
@@ -177,7 +177,7 @@ def test_a_block_of_commands_runs_twice(block: Block, checkout: Path) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("document", SCRIPTS)
 def test_a_guides_python_runs_twice(document: str, tmp_path: Path) -> None:
-    """The Python blocks of a guide are parts of one script."""
+    """Runs all Python blocks of a guide as one script."""
     code = "".join(block.text for block in blocks(document) if block.language == "python")
     (tmp_path / "guide.py").write_text(code)
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""The program can print every message that docs/guides/operations.md explains, in these words."""
+"""Tests that the program can print every message that docs/guides/operations.md explains, with the same words."""
 
 import ast
 import re
@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-_VALUE = "\0"  # stands for what an f-string puts in
-_FROM_ELSEWHERE = {"out of memory"}  # Ray's words
+_VALUE = "\0"  # placeholder for a value that an f-string inserts
+_FROM_ELSEWHERE = {"out of memory"}  # a message of Ray
 
 
 def explained() -> list[str]:
-    """Texts in backquotes in the first column of the table of messages, or elsewhere after "says"."""
+    """Messages that the guide explains: texts in backquotes, in the first column of the table of messages or after the word "says"."""
     before, section = (REPOSITORY / "docs/guides/operations.md").read_text().split("## What a message means", 1)
     found = re.findall(r"says `([^`]+)`", before)
     for line in section.split("\n## ", 1)[0].splitlines():
@@ -24,7 +24,7 @@ def explained() -> list[str]:
 
 @cache
 def said() -> str:
-    """All texts of the program, one on each line."""
+    """All text constants of the program, one on each line."""
     texts = []
     for folder in ("core", "storage", "samplers", "cluster", "jobs"):
         for file in sorted((REPOSITORY / folder).rglob("*.py")):
@@ -47,7 +47,7 @@ def pattern(message: str) -> str:
 
 
 def is_said(message: str) -> bool:
-    """True if the message is one text of the program, or one with another as its value: "cannot {what}" with "start a local Ray"."""
+    """True if the message is a text of the program, or a text with another text as its value, such as "cannot {what}" with "start a local Ray"."""
     if re.search(pattern(message), said()):
         return True
     words, lines = message.split(" "), set(said().splitlines())

@@ -1,4 +1,4 @@
-"""Every option in the documents is an option of its command, with a valid value."""
+"""Tests that every option in the documents is an option of its command, and has a valid value."""
 
 import importlib
 import re
@@ -50,7 +50,7 @@ def arguments_of_job(command: list[str]) -> tuple[str, list[str]] | None:
 
 
 def written_out(command: str) -> str:
-    """Replaces placeholders: any model works, and 1 is a number, a name and a folder."""
+    """Replaces placeholders by values: any model works for a model, and 1 works as a number, a name and a folder."""
     return re.sub(r"<[^>]*>", "1", command.replace("<model>", "grit"))
 
 
@@ -71,7 +71,7 @@ def printed() -> list[tuple[str, str, list[str]]]:
         commands += [(document, " ".join(body.split())) for _, body in folded]
     for job in JOBS:
         for line in (importlib.import_module(f"graphmill.jobs.{job}").__doc__ or "").splitlines():
-            command = re.sub(r"   +.*", "", line.strip())  # The description of this option stands later in the text.
+            command = re.sub(r"   +.*", "", line.strip())  # drops a description on the same line
             commands.append((f"jobs/{job}.py", command))
     for line in (REPOSITORY / "Makefile").read_text().splitlines():
         commands.append(("Makefile", line.strip("# ")))
@@ -86,7 +86,7 @@ def printed() -> list[tuple[str, str, list[str]]]:
 
 
 class Understood(Exception):
-    """Raised when the options were parsed and the job's work would begin."""
+    """Raised when the options have been parsed, before the job begins its work."""
 
 
 @pytest.fixture
@@ -102,7 +102,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def in_turn() -> list[Any]:
-    """`make test-all` reads the commands of measurements and decisions."""
+    """All printed commands. Only `make test-all` tests the commands in measurements and decisions."""
     records = {*FIGURES, *DECISIONS}
     return [pytest.param(*printed_, marks=[pytest.mark.long] * (printed_[0] in records)) for printed_ in printed()]
 
@@ -113,14 +113,15 @@ def test_a_printed_command_is_understood(document, job, arguments, monkeypatch, 
     if job in TRAINING:  # --help reads the configuration first
         monkeypatch.setattr(
             train, "_run_options", lambda tree: RunOptions()
-        )  # The run does not exist here; it would give the defaults.
+        )  # the named run, whose options would be the defaults, does not exist here
         monkeypatch.setattr(train, "_run_there", lambda run: None)
         monkeypatch.setattr(sys, "argv", [f"jobs/{job}.py", *arguments, "--help"])
         with pytest.raises(HelpShown):
             module.main()
         return
     if job == "sweep":
-        if "--resume" not in arguments:  # which sweep that is, its directory says
+        # A resumed sweep reads its design from its directory, which does not exist here.
+        if "--resume" not in arguments:
             design_sweep(*read_options(arguments))
         return
     monkeypatch.setattr(sys, "argv", [f"jobs/{job}.py", *arguments])
@@ -140,7 +141,7 @@ def test_a_printed_command_is_understood(document, job, arguments, monkeypatch, 
         module.main()
 
 
-# Of the guides.
+# Users' components that the guides name.
 OWN = {"model": "my_sage:MeanSAGE", "sampler": "balanced:BalancedOptions", "task": "focal_loss:Focal"}
 
 

@@ -1,4 +1,4 @@
-"""jobs/prune.py: its output and the files that it removes. A dry run prints the same and removes nothing."""
+"""Tests jobs/prune.py: its output and the files that it removes. A dry run prints the same lines and removes nothing."""
 
 import os
 import subprocess
@@ -39,7 +39,7 @@ def command(*arguments: str) -> subprocess.CompletedProcess:
 
 
 def said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, *arguments: str) -> list[str]:
-    """Lines that the command prints when it runs in this process."""
+    """Runs the command in this process and returns the printed lines."""
     monkeypatch.setattr(sys, "argv", ["prune.py", *arguments])
     main()
     return capsys.readouterr().out.splitlines()

@@ -1,4 +1,4 @@
-"""Every recipe can be read and builds its model."""
+"""Tests that every recipe can be read and builds its model."""
 
 from dataclasses import replace
 
@@ -36,7 +36,7 @@ def test_its_model_is_built(path):
 @pytest.mark.parametrize(
     ("words", "block"),
     [
-        ("--model.local gcn", "gcn"),  # The first field of the group, which has the group's name.
+        ("--model.local gcn", "gcn"),  # a flag with the group's name sets the first field of the group
         ("--model.local.block gcn", "gcn"),
         ("--model.local sage --model.local.block gcn", "gcn"),
         ("--model.local.block sage --model.local gcn", "gcn"),

@@ -1,4 +1,4 @@
-"""A batch of a run is rebuilt: it has the same arrays, and the loss that the run recorded."""
+"""Tests that a batch of a run can be rebuilt: it has the same arrays, and the loss that the run recorded."""
 
 import json
 
@@ -12,7 +12,7 @@ NODES = "--run.defaults recipe --data.nodes 1500 --model.num_layers 2 --model"
 WALKS = "--sampler saint --sampler.num_walks 60 --sampler.num_presamples 20 --sampler.batches_per_epoch 1"
 ONE_STEP = [
     (train_nodes.main, f"{NODES}.width 16 --sampler.num_chunks 1"),
-    (train_nodes.main, f"{NODES} sage {WALKS}"),  # whose losses have weights
+    (train_nodes.main, f"{NODES} sage {WALKS}"),  # batches of GraphSAINT weight the losses
     pytest.param(
         train_graphs.main,
         "--model grit --model.width 16 --data.molecules 60 --sampler.max_graphs 100 --sampler.bucket_ratio inf",

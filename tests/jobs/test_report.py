@@ -1,4 +1,4 @@
-"""A run's page: its content for finished, running and killed runs, malicious text, and the page in a real browser."""
+"""Tests the page of a run: its content for finished, running and killed runs, malicious text, and the page in a real browser."""
 
 import functools
 import json
@@ -95,13 +95,13 @@ def text_of(html: str) -> str:
 
 
 def figure(html: str, title: str) -> ElementTree.Element:
-    """The plot of that title."""
+    """The plot with this title."""
     root = ElementTree.fromstring(html.removeprefix("<!DOCTYPE html>"))
     return next(one for one in root.iter("figure") if one.findtext("figcaption") == title)
 
 
 def paths(element: ElementTree.Element) -> list[str]:
-    """Styles of its lines."""
+    """Styles of the lines of a plot."""
     return [one.get("style", "") for one in element.iter("path") if "fill: none" in one.get("style", "")]
 
 
@@ -115,7 +115,7 @@ def test_a_finished_run_shows_scores_beside_baselines_and_every_curve(tmp_path: 
     for title in ("Loss", "Validation accuracy", "Learning rate", "Nodes per second", "Seconds of an epoch"):
         assert [one for one in paths(figure(html, title)) if "var(--series-0)" in one], title
     assert "best: 0.4 at epoch 5" in text
-    assert "Not recorded by the version that made this run." in text  # no environment, no events
+    assert "Not recorded by the version that made this run." in text  # the run recorded no environment and no events
 
 
 def test_an_early_stop_is_told_with_its_reason(tmp_path: Path) -> None:
@@ -202,7 +202,7 @@ def test_a_commit_is_that_of_our_own_checkout(tmp_path: Path) -> None:
         subprocess.run([*git, *command], check=True)
     head = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
     assert _commit(checkout) == head
-    assert _commit(checkout / "packages") is None  # A package that is installed inside another repository.
+    assert _commit(checkout / "packages") is None  # a package that is installed inside another repository
     (checkout / "file").write_text("")
     subprocess.run([*git, "add", "file"], check=True)
     assert _commit(checkout) == f"{head}-dirty"
@@ -245,7 +245,7 @@ def test_restarts_are_told_from_new_parts(tmp_path: Path) -> None:
     run.start(0)
     for number in range(3):
         run.record(epoch(number))
-    run.start(2)  # A worker died; the latest checkpoint is from epoch 2.
+    run.start(2)  # a worker died, and the run continues from the checkpoint of epoch 2
     with (run.path / "events.jsonl").open("a") as file:
         file.write('{"time": "2026-01-0')  # the driver was killed while it wrote
     run.note("begin", resumed=True)
@@ -390,7 +390,7 @@ def test_a_run_that_is_continued_is_not_finished_yet(tmp_path: Path) -> None:
         run.note(kind)
     assert read_run(tmp_path / "run").status == "finished"
     run.note("begin")
-    run.note("fail", error="refused")  # before anything was trained
+    run.note("fail", error="refused")  # the second attempt ended before it trained anything
     assert read_run(tmp_path / "run").status == "finished"
     assert read_run(tmp_path / "run").parts == 1
     run.note("begin")
@@ -423,7 +423,7 @@ def test_partitions_are_shown_where_the_graph_is_still_the_runs(tmp_path: Path) 
     assert stored_partitions(other) is None
     pinned = read_run(make_run(tmp_path / "pinned", summary={**SUMMARY, "graph": url, "snapshot": 1}))
     ingest(SyntheticGraph(SyntheticOptions(num_nodes=200)), url, IngestOptions(num_partitions=2, overwrite=True))
-    assert stored_partitions(pinned) == parts  # From the run's own snapshot, not from the newest.
+    assert stored_partitions(pinned) == parts  # the partitions of the run's own snapshot, not of the newest
     running = read_run(make_run(tmp_path / "running", summary=None, data={"path": url, "snapshot": 1}))
     assert stored_partitions(running) == parts
     for number, odd in enumerate(("1", 1.0, True, -1, 0, 2**70, [1])):
@@ -589,7 +589,7 @@ def test_lines_of_any_range_stay_inside_the_drawing(values: list[float], scale) 
     height = float(root.get("viewBox", "").split()[3])
     assert all(0 <= float(one.get("y", "nan")) <= 0.91 * height for one in marks)
     assert all(40 <= float(one.get("x", "nan")) <= 353 for one in marks)
-    # Text of 12 px at the right end of a margin of 43 px: a digit is 7 px wide.
+    # The text has 12 px and stands at the right end of a margin of 43 px. A digit is 7 px wide, so 6 digits fit.
     assert all(len(one.text or "") <= 6 for one in root.iter("text") if "text-anchor: end" in one.get("style", ""))
 
 
@@ -622,7 +622,7 @@ def test_ticks_are_round_numbers_short_enough_for_their_margin(values: list[floa
 def test_equal_plots_are_equal_text_whatever_the_users_style_and_no_name_is_a_formula() -> None:
     import matplotlib
 
-    before = "matplotlib.pyplot" in sys.modules  # Imported by the library of another test in this process.
+    before = "matplotlib.pyplot" in sys.modules  # another test in this process may have imported it
     plot = Plot("$", "$\\frac{$", "\udce9", [Line("$\\bad{$\x1b", [(1, 2), (2, 3)])], best=(2, 3))
     first = plot.svg()
     with matplotlib.rc_context({"lines.linewidth": 9, "text.usetex": True, "svg.fonttype": "path"}):
@@ -672,7 +672,7 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]:
-    """A folder, and the address that serves its files. Requests for missing icons or files are noticed."""
+    """A folder, and the address that serves its files. The browser tests notice requests for missing icons or files."""
     folder = tmp_path_factory.mktemp("pages")
 
     class Quiet(SimpleHTTPRequestHandler):
@@ -751,7 +751,7 @@ def test_pages_are_readable_in_a_browser_without_an_error(
             wide = {
                 "All recorded values, by epoch",
                 *(["All points of weak scaling"] if width > 1000 else []),
-            }  # they scroll
+            }  # tables that may be wider than the screen, because they scroll
             assert set(chromium.evaluate(CLIPPED)) <= wide, where
             assert chromium.evaluate(UNNAMED) == 0, where
             assert chromium.evaluate(SMALL_TEXT) >= 10, where
@@ -773,7 +773,7 @@ def test_what_the_browser_test_looks_for_would_be_seen(chromium: Browser, pages:
     assert any("404" in error for error in chromium.errors)
     assert any(one.endswith("missing.png") for one in chromium.requests)
     assert not chromium.evaluate("document.documentElement.scrollWidth <= 375")
-    assert chromium.evaluate(UNNAMED) == 3  # the table, its heading, the title
+    assert chromium.evaluate(UNNAMED) == 3  # without a name: the table, its heading, and the page
     assert chromium.evaluate("window.pwned") == 1
 
 

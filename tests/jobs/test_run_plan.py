@@ -1,4 +1,4 @@
-"""`--plan`: its counts equal the run's counts, it starts and writes nothing, and it reports the errors that would end the run."""
+"""Tests `--plan`: its counts equal the run's counts, it starts and writes nothing, and it reports the errors that would end the run."""
 
 import importlib
 import json
@@ -89,7 +89,7 @@ def test_a_node_run_is_counted_and_measured(plan, graph):
     manifest = open_graph(str(graph)).manifest
     assert f"500 nodes, {manifest.num_edges:,} edges, 100 features, 47 classes, 2 partitions" in told["graph"]
     assert told["splits"] == "train 40, valid 10, test 450 labelled nodes"
-    # Five chunks over two workers: three steps on each worker, that is six batches; the last two share a chunk.
+    # Two workers share five chunks. Each worker has three steps, so there are six batches, and the last two batches share a chunk.
     assert (
         told["steps"]
         == "6 batches an epoch in 3 optimizer steps of 2 micro-batches, over 2 workers; 9 steps in 3 epochs"
@@ -110,7 +110,7 @@ def test_a_run_on_a_cluster_is_planned_by_its_hosts(plan, graph, monkeypatch):
     told = plan("products_geco", *flags, "4", beside=graph.parent)
     asked = re.match(r"a batch asks (\d+) times for .*; with .* over 4 hosts, (\d+) times", told["traffic"])
     assert asked is not None, told["traffic"]
-    # Requests of three hops and of the rows, to two partitions.
+    # A batch sends requests for three hops and for the rows, to two partitions each: 8 requests.
     assert int(asked[1]) == 8
     assert int(asked[2]) == 6
     whole, far = mebibytes(told["traffic"], "times for"), mebibytes(told["traffic"], "times and")
@@ -120,7 +120,7 @@ def test_a_run_on_a_cluster_is_planned_by_its_hosts(plan, graph, monkeypatch):
     assert "2 cores on each of 4 hosts" in told["time"]
     assert "8 CPUs and 0 GPUs on 4 hosts" in told["ray"]
     assert "rows by plan" not in told
-    # A row has 417 bytes. So there is room for 75 of the 500 remote rows of a host without a partition.
+    # A row has 417 bytes. A host without a partition therefore has room for 75 of its 500 remote rows.
     told = plan("products_geco", *flags, "4", "--loader.cache_bytes", str(75 * 417), beside=graph.parent)
     kept = re.match(
         r"room for 15% of the rows on other hosts: of a batch's .* about (\d+)% travel", told["rows by plan"]
@@ -130,7 +130,8 @@ def test_a_run_on_a_cluster_is_planned_by_its_hosts(plan, graph, monkeypatch):
 
 
 def test_the_cheapest_settings_of_a_cluster_are_the_flags_that_give_them(plan, graph, monkeypatch):
-    """If the plan runs again with the flags of its first line, the current settings are this line, with the same bytes and requests."""
+    """The plan's first line names the flags of the cheapest settings. A plan with these flags shows the same settings as the current ones, with the same bytes
+    and requests."""
     monkeypatch.setattr("graphmill.jobs.plan.run_plan._cluster", lambda config: Resources(8, 0, hosts=4))
     flags = ("--data", graph, *SMALL, "--sampler", "neighbor", "--sampler.fanouts", "4", "3", "3", "--workers", "4")
     first = plan("products_geco", *flags, beside=graph.parent)["settings"].split(" | ")
@@ -154,7 +155,7 @@ def mebibytes(text: str, what: str) -> float:
 
 @pytest.fixture(scope="module")
 def wide_graph(tmp_path_factory) -> Path:
-    """A graph that is many times as large as a batch of a few roots."""
+    """A graph many times larger than a batch of a few roots."""
     url = tmp_path_factory.mktemp("wide") / "graph"
     source = SyntheticGraph(SyntheticOptions(num_nodes=12_000))
     ingest(source, str(url), IngestOptions(num_partitions=2, partitioner="range"))
@@ -175,16 +176,16 @@ def test_scoring_is_in_the_plans_memory_and_time(plan, wide_graph):
         "5",
         "--fit.eval_every",
         "2",
-        "--workers",  # several share the full graph
+        "--workers",  # one worker, because several workers would divide the full graph
         "1",
     )
     told = plan("products_geco", "--data", wide_graph, "--model.width", "32", *flags)
     whole = mebibytes(told["memory"], "scoring")
-    assert whole > 12_000 * (100 + 32) * 4 / 2**20  # Features and one layer's states of all nodes at the same time.
-    assert whole > mebibytes(told["memory"], "activations")  # of a batch of 16 roots
+    assert whole > 12_000 * (100 + 32) * 4 / 2**20  # features and states of one layer for all nodes at once
+    assert whole > mebibytes(told["memory"], "activations")  # activations of a batch of 16 roots
     assert re.search(r"a validation about .* \(one tried\), 3 of them and the final scores about", told["time"])
     assert "and scoring come on top" not in told["time"]
-    # An evaluation in chunks takes less, and so does a sampled evaluation.
+    # An evaluation in chunks takes less memory, and so does a sampled evaluation.
     chunks = plan("products_geco", "--data", wide_graph, "--model.width", "32", *flags, "--evaluation.chunks", "8")
     assert mebibytes(chunks["memory"], "scoring") < whole / 2
     sampled = plan("products_geco", "--data", wide_graph, "--model.width", "32", *flags, "--evaluation", "sampled")
@@ -207,7 +208,8 @@ def test_a_whole_graph_too_large_to_try_is_scaled_from_parts_of_it(plan, wide_gr
 def test_a_part_of_a_batch_says_what_the_whole_costs():
     from graphmill.jobs.plan.tries import Tried, extrapolated
 
-    def part(nodes: int) -> Tried:  # Some figures grow with the nodes, some with their square, and one does not grow.
+    # Some costs grow with the number of nodes, some with its square, and some do not grow.
+    def part(nodes: int) -> Tried:
         return Tried(1, nodes, nodes**2, 5, 8 * nodes, 0.25, 1e-3 * nodes, 3 * nodes**2)
 
     assert extrapolated(part(100), part(200)) == replace(part(800), draw_s=1.0)
@@ -404,7 +406,7 @@ def test_a_prediction(plan, graph, tmp_path_factory):
 
 
 def saved_run(folder: Path, url: Path) -> Path:
-    """The files of a finished run of products_geco that prediction reads."""
+    """Writes the files that prediction reads from a finished run of products_geco."""
     from safetensors.torch import save_file
 
     run = node_run(open_graph(str(url)), "--data", url, "--model.width", 8, "--model.num_layers", 1)
@@ -422,7 +424,7 @@ def saved_run(folder: Path, url: Path) -> Path:
 
 
 def test_growth_is_seen():
-    grown = growth_bytes(lambda: torch.ones(16 * 2**20)) or 0  # 64 MiB
+    grown = growth_bytes(lambda: torch.ones(16 * 2**20)) or 0  # the array has 64 MiB
     assert grown == 0 or 60 * 2**20 < grown < 90 * 2**20
 
 

@@ -1,4 +1,4 @@
-"""Rows by plan and the stored type of features take effect in a run: fewer bytes travel between processes."""
+"""Tests that a run sends fewer bytes between processes if rows are kept by plan, or if features are stored in a smaller type."""
 
 import pytest
 
@@ -45,7 +45,8 @@ def plain(trained):
 def test_rows_by_plan_change_no_loss_and_save_rows(plain, trained):
     losses, received = trained("planned", "--loader.cache_bytes", "10000000")
     assert losses == plain[0]
-    assert received < 0.9 * plain[1]  # Validation and the final scores fetch their rows without a plan.
+    # The plan saves only training rows: validation and final scores fetch their rows without a plan.
+    assert received < 0.9 * plain[1]
 
 
 def test_a_graph_of_float16_sends_half_the_features(plain, trained, tmp_path):

@@ -1,4 +1,4 @@
-"""The search of `--plan`: its settings cost at most as much as the current ones, fit in the free memory, and have the cost model's prices."""
+"""Tests the search of `--plan`: its settings cost no more than the current settings, fit in the free memory, and have the cost that the cost model gives."""
 
 from dataclasses import replace
 from functools import cache
@@ -23,7 +23,7 @@ def host_bytes(settings: Settings) -> int:
 
 @cache
 def needs(roots: int = 1024, partitions: int = 8) -> Needs:
-    """Counts as if batches held papers100M's nodes by their degrees, for a sample of 20,000 nodes."""
+    """Needs for a sample of 20,000 nodes of papers100M. The probability that a batch holds a node follows from the node's degree."""
     shape, share = expected_batch(PAPERS.degrees, roots, (15, 10, 5))
     rng, number = np.random.default_rng(0), 20_000
     each = rng.permutation(np.repeat(share, number // len(share)))
@@ -37,7 +37,7 @@ def needs(roots: int = 1024, partitions: int = 8) -> Needs:
 
 
 def setup(roots: int = 1024, partitions: int = 8, **changes) -> Setup:
-    """papers100M on 8 hosts with one worker each, which trains a batch in 100 ms."""
+    """papers100M on 8 hosts. Each host has one worker, which trains on a batch in 100 ms."""
     known = Setup(
         needs=needs(roots, partitions),
         micro_batches=8,
@@ -82,7 +82,8 @@ def test_shared_rows_are_tried_where_a_host_has_several_workers():
     assert flags(sharing, alone, 32).split()[2:] == ["--loader.shared_bytes", str(4 * room // 2)]
     tried = {one.settings for one in search_settings(replace(there, free_bytes=10**15), alone, 10)}
     assert {settings.workers for settings in tried if settings.shared_bytes} == {16, 24, 32}
-    one_each = price(there, replace(sharing, workers=8), 10)  # nobody to share with
+    # With one worker on each host, no other worker shares the rows.
+    one_each = price(there, replace(sharing, workers=8), 10)
     assert one_each.link_bytes == price(there, replace(sharing, workers=8, shared_bytes=0), 10).link_bytes
 
 

@@ -1,4 +1,4 @@
-"""Nodes with several labels each: trained with baselines, planned, reported, replayed and predicted."""
+"""Tests runs on nodes with several labels each: training with baselines, plan, report, replay and prediction."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Full evaluation sharded over real gloo processes: predictions and scores of one process that has the whole graph.
+"""Tests full evaluation that is sharded over real gloo processes. Predictions and scores equal those from one process that has the whole graph.
 
 Some models read other nodes only through sums over in-edges. Their predictions are compared to the bit, because each
 sum adds the same numbers in the same order. Models with a global term (GECO's transforms, Primphormer's and Performer's
@@ -135,7 +135,7 @@ def build(name: str) -> torch.nn.Module:
     edge = Features(dim=2 if "with edges" in name else 0)
     model = build_model(Component(*MODELS[name]), "nodes", replace(INPUTS, edge=edge))
     generator = torch.Generator().manual_seed(1)
-    # Weights away from their initial values, at which norms and running statistics have no effect.
+    # Changes the weights, because norms and running statistics have no effect at their initial values.
     with torch.no_grad():
         for tensor in (*model.parameters(), *model.buffers()):
             if tensor.is_floating_point() and "projection" not in name:
@@ -161,7 +161,7 @@ def with_edges(batch: TorchBatch, router: Router) -> TorchBatch:
 
 
 class Cases:
-    """For every model, the ids that a worker predicts, and their predictions."""
+    """Computes on a worker, for every model, the ids that the worker predicts, and their predictions."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
@@ -197,7 +197,7 @@ def results(folder) -> tuple[dict[int, list[Any]], Callable[[str], torch.Tensor]
 
 
 def joined(by_rank: list[Any], name: str) -> torch.Tensor:
-    """Predictions of all workers, in ascending permanent id."""
+    """Predictions of all workers, in ascending order of permanent id."""
     ids = torch.cat([found["id"] for found in by_rank])
     assert ids.unique().numel() == NODES
     return torch.cat([found[name] for found in by_rank])[ids.argsort()]
@@ -224,7 +224,7 @@ def test_any_number_of_workers_has_the_same_bits(results, name):
 
 
 class Watched:
-    """The graph in this process, which counts the requests to its partitions."""
+    """Opens the graph in this process, and counts the requests to its partitions."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
@@ -300,7 +300,7 @@ def one_of_three(rank: int, folder: str) -> None:
         worker, _ = trainer(folder, name, rank, 3)
         found[name] = scores_of(worker)
         found["bytes"] = int(worker.data.traffic().sum())  # type: ignore[union-attr]
-        # A forward pass also works where training has begun.
+        # A forward pass also works after training has begun.
         with worker.loader(worker.spec.sampler) as loader:
             worker.train_epoch(loader, 0)
         assert scores_of(worker) != found[name]

@@ -1,4 +1,4 @@
-"""Problems of splits are reported by plan, doctor, the run's first lines, its summary and its report, with both counts."""
+"""Tests that the plan, the doctor, and the run's first lines, summary and report all name the problems of splits, with both counts."""
 
 import gzip
 import json

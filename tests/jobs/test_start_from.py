@@ -1,4 +1,4 @@
-"""Fine-tuning: a run begins with the weights of another run or of a converted checkpoint.
+"""Tests fine-tuning: a run begins with the weights of another run or of a converted checkpoint.
 
 Weights that do not fit are refused in one line.
 """
@@ -45,7 +45,7 @@ def first(tmp_path_factory):
 
 
 def read_tensors(url):
-    """The graphs of a stored set of a given class and split."""
+    """Tensors of all graphs with a given class and split, from a stored set."""
     stored = open_graphs(url)
     for number in range(len(stored)):
         one = stored.fetch(np.array([number]))
@@ -65,7 +65,8 @@ def _weights(run):
 
 @pytest.mark.long
 def test_performer_begins_with_softmaxs_weights(first, tmp_path):
-    """TokenGT with Performer is fine-tuned from softmax: the projections that softmax lacks are drawn, and all other weights are the first run's."""
+    """TokenGT with Performer is fine-tuned from a run with softmax. The projections, which softmax does not have, are drawn; all other weights come from the
+    first run."""
     start = ["--fit.start_from", first / "first", "--model.attention", "performer"]
     done = _train(first, tmp_path / "run", *start, *STILL)
     assert done.returncode == 0, done.stderr
@@ -91,7 +92,7 @@ def test_a_converted_checkpoint(first, tmp_path):
     tree = {name: config[name] for name in ("kind", "model")}
     inputs = replace(PLACEHOLDERS["graphs"], edge=Features(categories=(2,)))
     made = build_model(read_config(config_tree("graphs", tree)).model, "graphs", inputs)
-    # The features of the run, under the checkpoint's plain names.
+    # The weights of the run, under the names that a converted checkpoint has.
     weights = {name.removeprefix("model."): tensor for name, tensor in _weights(first / "first").items()}
     network = made.model
     for name, tensor in weights.items():
@@ -126,11 +127,11 @@ def test_another_task_begins_with_a_fresh_head(tmp_path):
     output_of(train_graphs.main, *words, "--run.dir", tmp_path / "second")
     before, after = _weights(tmp_path / "first"), _weights(tmp_path / "second")
     for name, tensor in before.items():
-        if name.startswith("model.layers"):  # running statistics, too
+        if name.startswith("model.layers"):  # frozen, also their running statistics
             assert torch.equal(after[name], tensor), name
         elif not name.startswith("model.head") and not name.endswith(STATISTICS):
             torch.testing.assert_close(after[name], tensor, rtol=1e-6, atol=1e-9)
-    # At a learning rate of 1e-30 only parameters with the factor change.
+    # The learning rate is 1e-30, so only parameters with the factor 1e28 change.
     resolved = read_run(tmp_path / "second").model().trained
     torch.manual_seed(resolved.fit.seed)
     began = resolved.build_model().state_dict()

@@ -1,4 +1,4 @@
-"""The papers' studies: every arm can be read and built, and runs, steps and scores on a tiny set in the real layout."""
+"""Tests the papers' studies. Every arm can be read and built. On a tiny set in the real layout, every arm trains a step and is scored."""
 
 import json
 import shutil
@@ -17,7 +17,7 @@ from tests.job_in_process import output_of, run_job
 from tests.raw_layouts import ogb_nodes, write_set
 
 STUDIES = sorted(str(path.relative_to(RECIPES)) for path in (RECIPES / "studies").glob("*.yaml"))
-# Other recipes that the comment at the top of a study names.
+# Pairs (study, recipe). The comment at the top of the study also names this recipe.
 OTHERS = [
     ("studies/primphormer_virtual_nodes.yaml", "primphormer/peptides_func.yaml"),
     ("studies/primphormer_attention.yaml", "primphormer/malnet_tiny.yaml"),

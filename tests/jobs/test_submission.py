@@ -1,4 +1,4 @@
-"""Files of predictions for OGB are compared with the files of OGB's evaluators and with their scores."""
+"""Compares the files of predictions for OGB with the files that OGB's evaluators write, and with their scores."""
 
 import gzip
 import json
@@ -30,7 +30,7 @@ def lsc():
 
 @pytest.fixture(scope="module")
 def pcqm(tmp_path_factory):
-    """A folder with a run on a small PCQM4Mv2: parts list rows in random order, and RDKit cannot read one row of train and two of test-dev."""
+    """A folder with a run on a small PCQM4Mv2. The parts list their rows in random order. RDKit cannot read one row of train and two rows of test-dev."""
     pytest.importorskip("rdkit")
     folder = tmp_path_factory.mktemp("pcqm")
     pieces = ("C", "CC", "N", "O", "CO", "C(C#N)", "C(F)", "S", "C1CC1", "C(C)C")
@@ -72,7 +72,7 @@ def test_the_leaderboards_files_have_every_official_row_in_its_order(pcqm):
     )
     assert lines[1] == "files/y_pred_pcqm4m-v2_test-challenge.npz: 20 rows"
     assert not {int(row) for row in rejected} & predicted.keys()
-    # The predictions are a folder of Parquet as before. The same command can also write only the official files.
+    # The folder of predictions holds Parquet files, as without --submission. If it is complete, the same command writes only the official files.
     assert gm.predict(str(folder / "run"), str(folder / "out")).num_rows == 197
     again = output_of(predict.main, "run", "out", "--submission", "files", "--ogb-root", "ogb", cwd=folder)
     assert "nothing to do" in again
@@ -104,7 +104,7 @@ def test_a_part_alone_and_what_is_missing(pcqm, monkeypatch):
 
 @pytest.mark.parametrize("part", ["test-dev", "test-challenge"])
 def test_official_files_are_those_of_ogb_byte_for_byte(lsc, part, tmp_path, monkeypatch):
-    """The files have the official sizes, which OGB's writer requires."""
+    """The files have the official numbers of rows, which OGB's writer requires."""
     random = np.random.default_rng(1)
     count = {"test-dev": 147_037, "test-challenge": 147_432}[part]
     official = random.permutation(200_000)[:count]
@@ -151,7 +151,7 @@ def _answers(kind, number):
     return answers
 
 
-# For each set or graph: its target, the arguments of its training, and OGB's evaluators for its files.
+# Each entry is a set or a graph, with its target, the arguments of the training, and OGB's evaluators for the files.
 SETS = {
     "answers": (_answers, ["--task", "binary", "--task.metric", "ap"], {"ogbg-molpcba": "ap", "ogbg-moltox21": "rocauc"}),
     "two classes": (lambda kind, _: (kind.sum() > 4).long(), ["--task", "classes", "--task.metric", "rocauc"], {"ogbg-molhiv": "rocauc"}),

@@ -1,4 +1,4 @@
-"""A sweep: the planned trials and refused options; trials that end, fail, hang, are stopped and continued; real trials equal separate runs."""
+"""Tests a sweep: the planned trials and refused options; trials that end, fail, hang, are stopped and continued. Real trials equal separate runs."""
 
 import csv
 import json
@@ -69,7 +69,7 @@ def slots(made: SweepDesign) -> list[dict[str, str]]:
     return [dict(slot.values) | ({} if slot.seed is None else {"seed": str(slot.seed)}) for slot in made.slots()]
 
 
-# ---- what will run
+# ---- planned trials
 
 
 def test_every_combination_runs_once_with_each_seed_and_seeds_come_last() -> None:
@@ -229,12 +229,12 @@ def test_how_many_trials_run_together() -> None:
     assert at_once(None, [two], Resources(8, 0)) == 4
     assert at_once(3, [two], Resources(8, 0)) == 3
     assert at_once(None, [two], Resources(16, 4)) == 2
-    # On the only GPU, which no other trial can have at the same time.
+    # One trial at a time, because a trial takes the only GPU.
     assert at_once(None, [two], Resources(16, 1)) == 1
     assert at_once(None, [WorkerOptions(2, "cpu")], Resources(16, 4)) == 8
     assert at_once(None, [WorkerOptions(2, "cpu"), two], Resources(16, 4)) == 2
     assert at_once(None, [WorkerOptions()], Resources(16, 0)) == 8
-    assert at_once(None, [WorkerOptions()], Resources(16, 4)) == 1  # each trial on all four
+    assert at_once(None, [WorkerOptions()], Resources(16, 4)) == 1  # each trial takes all four GPUs
     assert at_once(None, [WorkerOptions(1)], Resources(16, 4)) == 4
     assert at_once(None, [WorkerOptions(4, min_workers=1)], Resources(2, 0)) == 1
     with pytest.raises(ConfigError, match=r"at most 2 \(4 GPUs, 2 workers a trial\), got 3"):
@@ -247,7 +247,7 @@ def test_how_many_trials_run_together() -> None:
 
 
 def drawn(out: Path, made: SweepDesign, score: float | None = 0.5) -> list[dict]:
-    """The values of all trials. Each trial ends with this score before the next begins. None: the draw repeats an earlier one."""
+    """The values of all trials. Each trial ends with this score before the next trial begins. A value None: the draw repeats an earlier draw."""
     out.mkdir(exist_ok=True)
     search = Search(out, made, False, {})
     values = []
@@ -272,7 +272,8 @@ def test_draws_lie_within_their_bounds_and_depend_on_the_seed(tmp_path: Path, ho
     values = [one for one in drawn(tmp_path / "a", made) if one is not None]
     assert all(1e-4 <= one["fit.learning_rate"] <= 1e-2 and 0 <= one["model.dropout"] <= 0.5 for one in values)
     assert {one["model.width"] for one in values} == {3, 4, 5}
-    assert 2 <= sum(one["fit.learning_rate"] < 1e-3 for one in values) <= 10  # half of a logarithm's range
+    # On a logarithmic scale, half of the range is below 1e-3.
+    assert 2 <= sum(one["fit.learning_rate"] < 1e-3 for one in values) <= 10
     config = made.config(values[0], None)
     assert config.fit.learning_rate == values[0]["fit.learning_rate"]
     assert drawn(tmp_path / "b", replace(made, options=replace(made.options, trials=2))) == values[:2]
@@ -287,7 +288,7 @@ def test_a_sweep_with_more_draws_begins_with_the_same_trials(tmp_path: Path) -> 
     four = drawn(tmp_path / "a", made(2))
     assert four[0]["model.dropout"] == four[1]["model.dropout"] != four[2]["model.dropout"]
     assert [one["model.num_layers"] for one in four] == ["1", "2", "1", "2"]
-    assert drawn(tmp_path / "a", made(3))[:4] == four  # continued
+    assert drawn(tmp_path / "a", made(3))[:4] == four  # the second call continues the sweep
     assert drawn(tmp_path / "b", made(3)) == drawn(tmp_path / "a", made(3))
 
 
@@ -304,7 +305,7 @@ def test_tpe_draws_near_what_scored_well(tmp_path: Path) -> None:
         trial = search.begin(slot)
         search.end(trial, abs(trial.params["model.dropout"] - 0.3), None)
     late = [one.params["model.dropout"] for one in search.trials().values()][10:]
-    assert sum(abs(value - 0.3) < 0.15 for value in late) > 5  # 3 by chance
+    assert sum(abs(value - 0.3) < 0.15 for value in late) > 5  # random draws would give about 3
 
 
 # ---- trials, with a program instead of a training command
@@ -332,7 +333,7 @@ HANG = "epoch(done, valid_accuracy=0.5)\nif not resumed: time.sleep(600)\nfinish
 
 @pytest.fixture
 def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Sets the program that a trial's process runs. The working folder is empty."""
+    """Returns a function that sets the program which a trial's process runs. The working folder is empty."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(trials_module, "prepare", lambda config: None)
     file = tmp_path / "program.py"
@@ -372,7 +373,7 @@ def test_trials_are_recorded_with_their_scores_and_a_failure_with_its_cause(prog
     assert "0.3220 ± 0.0000" in said.out
     ElementTree.fromstring(Path("out/sweep.html").read_text().removeprefix("<!DOCTYPE html>"))
 
-    # Nothing runs again. Failed trials run again only on demand, from their start.
+    # A resumed sweep runs no trial again. Failed trials run again only with --retry, from their start.
     program(FINISH)
     assert run_sweep("--resume", "out") == 1
     assert "6 trials, 6 of them run before" in capsys.readouterr().out
@@ -436,7 +437,7 @@ def test_an_interrupted_sweep_ends_its_trials_and_continues_them(program, monkey
     lines = [json.loads(line) for line in Path("out/trial-000/metrics.jsonl").read_text().splitlines()]
     assert [line["resumed"] for line in lines] == [False, True]
 
-    # A trial that had finished when the sweep was killed is recorded and not started.
+    # If a trial had finished when the sweep was killed, the resumed sweep records the trial and does not start it.
     made = design_sweep(*read_options(["--resume", "out"]))
     search = Search(Path("out"), made, False, {})
     search._study.enqueue_trial({"model.width": "8"}, user_attrs={"slot": 0, "seed": None})
@@ -459,9 +460,9 @@ def test_a_classic_model_is_trained_beside_the_trials_for_each_seed_and_split(pr
     assert "baseline gcn: valid 0.8000 ± 0.0000, test 0.4000 ± 0.0000 (2 runs)" in said
     assert "baseline sage: valid 0.8000" in said
     trained = list(Path("out").glob("beside-*/baselines/*/summary.json"))
-    assert len(trained) == 2 * 2 * 4  # seeds, models, configurations
+    assert len(trained) == 2 * 2 * 4  # 2 seeds, 2 models, 4 configurations
     assert "GCN: 0.8000" in Path("out/sweep.html").read_text()
-    # They are trained once.
+    # A resumed sweep does not train the baselines again.
     program("sys.exit(3)")
     assert run_sweep("--resume", "out") == 0
     assert "(2 runs)" in capsys.readouterr().out
@@ -648,7 +649,7 @@ def test_trials_repeat_the_run_alone_and_a_failing_one_is_recorded(tmp_path: Pat
         "--grid",
         "fit.learning_rate=1e-3,2e-2",
         "sampler.num_chunks=1,100000",
-    ]  # More chunks than nodes: refused when the graph is known.
+    ]  # 100,000 chunks are more than the nodes: refused when the graph is known
     line = command(*tried, "--metric", "valid_loss", "--cpus", "2", "--out", "out", "--", *SMALL, "--fit.epochs", "3")
     done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=600)
     assert done.returncode == 1, done.stdout + done.stderr
@@ -703,12 +704,13 @@ def test_ctrl_c_ends_real_trials_and_a_killed_sweep_goes_on(tmp_path: Path) -> N
     assert read_run(metrics.parent).status != "finished"
     ended_at = len(metrics.read_text().splitlines())
 
-    job, family = run_until(ended_at + 2, "--resume", "out")  # goes on where it was
+    job, family = run_until(ended_at + 2, "--resume", "out")  # the trial continues where it stopped
     job.kill()
     job.communicate(timeout=60)
-    assert [one for one in family if one.is_running()]  # nobody has told the trial
+    assert [one for one in family if one.is_running()]  # the sweep was killed, so the trial still runs
     again, _ = run_until(ended_at + 4, "--resume", "out")
-    assert not [one for one in family if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]  # one trainer a run
+    # The old trial has ended, because a run has only one trainer.
+    assert not [one for one in family if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
     again.send_signal(signal.SIGINT)
     again.communicate(timeout=120)
 
@@ -728,7 +730,7 @@ def test_points_of_a_scaling_sweep_are_what_the_cost_model_reads(
     points = load_points(Path("out/points.jsonl"))
     assert [point["settings"]["workers"] for point in points] == [1, 2]
     for point in points:
-        assert point["remote_requests_per_batch"] == pytest.approx((2 + 1) * 2, rel=0.2)  # hops and rows, of two owners
+        assert point["remote_requests_per_batch"] == pytest.approx(2 + 1, rel=0.2)  # hops and rows, of one server
         assert point["local_bytes_per_batch"] == 0
         assert point["received_bytes_per_batch"] > point["nodes_per_batch"] * point["feature_bytes"]
         assert 20 <= point["roots_per_batch"] <= 32

@@ -1,4 +1,4 @@
-"""Pages and files of a sweep: the order of trials, malicious text, efficiency, and records that a kill has cut."""
+"""Tests the pages and files of a sweep: the order of trials, malicious text, efficiency, and records that a kill cut short."""
 
 import json
 import re
@@ -56,7 +56,8 @@ def test_the_page_stands_alone_and_holds_hostile_text_as_text() -> None:
     assert not re.search(r"<img|\bsrc=|url\(|@import|https?://", page)
     assert "1 of 5 trials have not ended" in page
     assert page.index('href="trial-002/report.html"') < page.index('href="trial-000/report.html"')
-    assert page.count("<svg ") == 2  # Plots over epochs and over the learning rate; a sampler is not a number.
+    # Plots over the epochs and over the learning rate. The option `sampler` has no numbers to plot.
+    assert page.count("<svg ") == 2
     for some in ([], [record(1, None, "failed")]):
         ElementTree.fromstring(page_of(some).removeprefix("<!DOCTYPE html>"))
 
@@ -87,9 +88,9 @@ def test_efficiency_is_per_worker_against_the_fewest_workers_of_the_same_kind() 
     ]
     rows = {(row.settings["scaling"], row.settings["workers"]): row for row in summarise(points)}
     assert rows["weak", 1].values["efficiency"] == 1.0
-    assert rows["weak", 2].values["efficiency"] == pytest.approx(0.85)  # the median, over twice the baseline
-    assert rows["weak", 2].values["ceiling"] == pytest.approx(2 / 3)  # 1.5 cores a worker, 2 cores
-    assert rows["strong", 4].values["efficiency"] == 1.0  # alone of its kind
+    assert rows["weak", 2].values["efficiency"] == pytest.approx(0.85)  # median / (2 · throughput of one worker)
+    assert rows["weak", 2].values["ceiling"] == pytest.approx(2 / 3)  # a worker needs 1.5 cores, and the machine has 2
+    assert rows["strong", 4].values["efficiency"] == 1.0  # no other row has strong scaling
     assert "One machine: all processes share its 2 cores" in scaling_html(points, {})
     away = scaling_html([measured(1, 100.0, address="head:6379")], {})
     assert "The Ray cluster at head:6379." in away

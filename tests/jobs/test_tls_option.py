@@ -1,4 +1,4 @@
-"""--servers.tls without certificates is refused before Ray starts, in a run and in a prediction; a run without servers needs none."""
+"""Tests --servers.tls without certificates: a run and a prediction are refused before Ray starts. A run without servers needs no certificates."""
 
 import pytest
 

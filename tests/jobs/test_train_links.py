@@ -1,4 +1,4 @@
-"""Link prediction as a job: it learns, resumes to the last digit, gives the same results for any number of workers, and predicts the best links."""
+"""Tests link prediction as a job: it learns, resumes to the last digit, gives the same results for any number of workers, and predicts the best links."""
 
 import json
 import re
@@ -27,7 +27,7 @@ from tests.predictions import predictions_of
 from tests.runs import config_of, curve
 
 NUM_NODES, NUM_BLOCKS = 240, 8
-# A small model on a graph of blocks; edges join nodes of one block.
+# A small model on a graph of blocks. Edges join nodes of the same block.
 SMALL = [
     *("--data", "graph", "--model", "sage", "--model.width", "16", "--model.num_layers", "2", "--model.dropout", "0"),
     *("--model.norm", "layer", "--sampler.fanouts", "6", "4", "--task.decoder.width", "16", "--task.batch_size", "128"),
@@ -70,7 +70,8 @@ def trained(workplace) -> Path:
 def test_it_learns_and_reports_every_score(workplace, trained) -> None:
     told = summary(workplace, "whole")
     assert told["metric"] == "mrr"
-    assert told["scores"]["test"] > 0.14  # An eighth of the rivals are as good as the link's own destination.
+    # One eighth of the rivals are in the destination's block, so the model cannot rank them lower.
+    assert told["scores"]["test"] > 0.14
     assert told["baselines"]["common_neighbors"]["test"] > 0.1
     of_test = json.loads((trained / "metrics.jsonl").read_text().splitlines()[-1])
     assert of_test["valid_auc"] > 0.75
@@ -134,14 +135,14 @@ def test_every_way_of_it_trains(workplace, words) -> None:
 def test_a_graph_transformer_trains(workplace, model) -> None:
     words = ["--data", "graph", "--model", model, "--model.width", "16", "--model.num_layers", "2"]
     words += ["--sampler.fanouts", "6", "4", "--task.decoder.width", "16", "--task.batch_size", "256"]
-    words += ["--task.decoder.kind", "dot"]  # whose loss falls within three epochs
+    words += ["--task.decoder.kind", "dot"]  # with this decoder the loss falls within three epochs
     train(workplace, *words, "--fit.epochs", "3", "--run.dir", model)
     first, *_, last = curve(workplace / model, *SCORES)
     assert last[0] < first[0]
 
 
 def test_stored_negatives_are_what_scores_are_taken_on(tmp_path) -> None:
-    """The negatives belong to the whole split. Hits@K and MRR count only these negatives."""
+    """All links of a split have the same stored negatives. Hits@K and MRR rank a link only against these negatives."""
     graph = block_graph()
     pairs = np.stack([graph.src, graph.dst], axis=1)
     rng = np.random.default_rng(1)
@@ -191,7 +192,7 @@ def test_the_best_links_are_those_of_a_loop_over_all_pairs(workplace, trained) -
 
 @pytest.mark.long
 def test_the_best_links_of_nodes_whose_ids_are_strings(workplace, trained) -> None:
-    """The same graph with other names of nodes has the same answers, by these names."""
+    """The same graph with strings as node ids has the same best links, given by these ids."""
     source = block_graph()
     (workplace / "edges.csv").write_text(
         "src,dst\n" + "".join(f"n{a},n{b}\n" for a, b in zip(source.src, source.dst, strict=True))
@@ -213,7 +214,7 @@ def test_the_best_links_of_nodes_whose_ids_are_strings(workplace, trained) -> No
 
 
 def known_and_states(graph, model) -> tuple[dict[int, set[int]], torch.Tensor]:
-    """The neighbors and the state of each node, by permanent ids."""
+    """The neighbors and the state of each node, by permanent id."""
     from graphmill.cluster.data.training_data import StoredNodes
     from graphmill.samplers.vocabulary.options import RandomPartitionOptions
 

@@ -1,6 +1,6 @@
-"""Edge features, embeddings and stored encodings in runs on a typed graph.
+"""Tests edge features, embeddings and stored encodings in runs on a typed graph.
 
-Each alone shows the classes, and runs resume and predict with them.
+A run can learn the classes from any one of the three. Runs with them can be resumed and used for predictions.
 """
 
 from pathlib import Path
@@ -33,7 +33,7 @@ EDGES, ROWS = ["--data.edge_features"], ["--embeddings.width", 8, "--embeddings.
 def graphs(tmp_path_factory) -> dict[int, str]:
     """A graph in 1 and in 2 partitions.
 
-    Classes of papers are their authors' groups, and edges between papers show them too. Features are noise.
+    The class of a paper is the group of its authors. The edges between papers also show the class. Node features are noise.
     """
     rng, folder = np.random.default_rng(0), tmp_path_factory.mktemp("columns")
     group = rng.integers(0, 3, PAPERS)
@@ -62,17 +62,17 @@ def resume(run: Path, epochs: int) -> None:
 
 
 def test_features_of_edges_are_read(graphs, tmp_path) -> None:
-    """The relational layers read them, and predictions equal the scored ones."""
+    """The relational layers read edge features, and predictions equal the predictions that the run scored."""
     words = [*SMALL, *RSAGE, "--fit.epochs", 12]
     assert trained(graphs[1], tmp_path / "without", *words)[0]["scores"]["test"] < 0.6
     summary, _, said = trained(graphs[2], tmp_path / "reading", *words, *EDGES)
-    assert summary["scores"]["test"] > 0.85  # 5 % of the papers have no citation.
+    assert summary["scores"]["test"] > 0.85  # 5 % of the papers have no citation, whose features show the class
     assert "stored and not read" not in said
     assert "as in the run's summary" in output_of(predict.main, tmp_path / "reading", tmp_path / "out")
 
 
 def test_a_model_behind_the_layers_reads_features_of_edges(graphs, tmp_path) -> None:
-    """Batches and shards of the whole graph give the same predictions."""
+    """Batches of the run and the shard of a graph-parallel prediction give the same predictions."""
     words = [
         *SMALL,
         "--model",
@@ -92,7 +92,7 @@ def test_a_model_behind_the_layers_reads_features_of_edges(graphs, tmp_path) -> 
 
 
 def test_rows_of_a_type_are_learnt_and_a_run_is_resumed_bit_for_bit(graphs, tmp_path) -> None:
-    """Results are equal for any partitions. The plan counts the rows, and prediction and replay use them."""
+    """Results are equal for any partitions. The plan counts the embedding rows, and prediction and replay use the rows."""
     words = [*SMALL, *RSAGE, *ROWS, "--embeddings.node_types", "author"]
     summary, losses, _ = trained(graphs[2], tmp_path / "whole", *words, "--fit.epochs", 10)
     assert summary["scores"]["test"] > 0.9
@@ -111,7 +111,7 @@ def test_rows_of_a_type_are_learnt_and_a_run_is_resumed_bit_for_bit(graphs, tmp_
     assert "resume with its options" in done.stderr
     assert trained(graphs[2], tmp_path / "all", *SMALL, *RSAGE, *ROWS, "--fit.epochs", 1)[1] != losses[:1]
     (saved,) = (tmp_path / "all" / "best").glob("table-*.ids.npy")
-    assert len(np.load(saved)) > AUTHORS  # papers have rows, too
+    assert len(np.load(saved)) > AUTHORS  # papers have rows too, not only authors
 
 
 def test_a_model_that_wants_stored_encodings_finds_them(graphs, tmp_path) -> None:

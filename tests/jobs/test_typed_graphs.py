@@ -1,4 +1,4 @@
-"""Typed graphs through the commands: ingest, inspect_graph and encode take them; wrong options are refused in one line."""
+"""Tests commands on typed graphs: ingest, inspect_graph and encode accept them, and refuse wrong options with one line."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ edges:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Tables, and the graph that is made from them."""
+    """A folder with tables and the graph that ingestion makes from them."""
     folder = tmp_path_factory.mktemp("typed")
     (folder / "graph.yaml").write_text(TABLES)
     papers = [f"{10 * i},{i % 3},{'train' if i < 8 else 'valid'},{i}.5,{i}" for i in range(12)]

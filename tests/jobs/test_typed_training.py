@@ -1,6 +1,6 @@
-"""train_nodes on a typed graph:
+"""Tests train_nodes on a typed graph.
 
-R-SAGE and models behind relational layers are resumed, replayed and planned; unsupported options are refused.
+Runs of R-SAGE, and of models behind relational layers, are resumed, replayed and planned. Unsupported options are refused.
 """
 
 import json
@@ -48,7 +48,7 @@ train = partial(run_on_one_thread, train_nodes.main)
 
 @pytest.fixture(scope="module")
 def whole(folder: Path) -> Path:
-    """R-SAGE, trained at once."""
+    """The directory of an R-SAGE run that was trained without interruption."""
     said = train([*RSAGE_WORDS, "--run.dir", "whole"], folder)
     assert "4 types" in said
     return folder / "whole"
@@ -130,7 +130,7 @@ def test_other_models_stand_behind_relational_layers(name: str, folder: Path) ->
     assert len(model.layers.convolutions) == 1
     assert model.layers.convolutions[0].basis_BFD.shape == (2, 16, 16)
     assert run.architecture["relational"]["num_bases"] == 2
-    if name == "geco":  # The filters have a separate learning rate.
+    if name == "geco":  # GECO's filters have a separate learning rate
         groups = run.build_model().param_groups(0.1, 0.5)
         assert {group["name"]: group["lr"] for group in groups}["filters"] == 0.01
         assert sum(len(group["params"]) for group in groups) == len([*run.build_model().parameters()])
@@ -170,7 +170,7 @@ def test_an_epoch_over_subgraphs_of_roots(folder: Path) -> None:
     ],
 )
 def test_models_of_one_subgraph_per_root(model: str, sampler: str, folder: Path) -> None:
-    """Results are equal on one and two partitions and after a resume. Predictions have the run's scores."""
+    """Results are equal on one and on two partitions, and after a resume. The predictions have the same scores as the run."""
     words = [
         *("--model", model, "--model.width", "16", "--model.num_layers", "1", "--model.num_heads", "2", *BEHIND_LAYERS),
         *("--sampler", sampler, *SUBGRAPHS[sampler], "--sampler.batch_size", "64", "--evaluation", "sampled", *PROCESS),
@@ -203,7 +203,7 @@ def test_a_run_over_subgraphs_of_roots(name: str, folder: Path) -> None:
 
 
 def test_scores_on_the_whole_graph_are_those_of_all_neighbors(folder: Path) -> None:
-    """One pass covers all types and relations, also in plan and predictions."""
+    """Training, plan and predictions score all types and relations in one pass."""
     base = ["--data", "two", "--model", "rsage", "--model.width", "16", *PROCESS, "--run.defaults", "recipe"]
     words = [*base, "--sampler", "neighbor", "--sampler.fanouts", "-1", "-1", "--fit.epochs", "2"]
     predicted = []
@@ -221,7 +221,7 @@ def test_scores_on_the_whole_graph_are_those_of_all_neighbors(folder: Path) -> N
 
 @pytest.mark.parametrize("model", ["rsage", "geco"])
 def test_the_whole_graph_is_the_one_batch(model: str, folder: Path) -> None:
-    """Graph-parallel training has the whole graph as its batch. It is planned, resumed and predicted like a plain graph."""
+    """A graph-parallel run has the whole graph as its only batch. It can be planned, resumed and used for predictions, as on a plain graph."""
     words = ["--data", "two", "--model", model, "--model.width", "16", "--run.parallel", "graph", *PROCESS]
     words += [*("--fit.checkpoint_every", "1", "--run.defaults", "recipe"), *BEHIND_LAYERS * (model == "geco")]
     plan = train([*words, "--plan"], folder)
@@ -245,7 +245,7 @@ CHUNKS = {
 
 @pytest.mark.parametrize("how", CHUNKS)
 def test_chunks_train_and_the_whole_graph_scores(how: str, folder: Path) -> None:
-    """Scores equal the scores of one batch of all nodes, for any partitions and ranks. The run resumes and predicts."""
+    """The scores equal those of one batch with all nodes, for any number of partitions and ranks. The run can be resumed and used for predictions."""
     words = ["--model", "geco", *BEHIND_LAYERS, "--model.width", "16", "--model.num_layers", "1", *SMALL[7:], *PROCESS]
     words += CHUNKS[how]
     train(["--data", "two", *words, "--run.dir", f"two-{how}", "--fit.epochs", "2"], folder)
@@ -319,9 +319,9 @@ def test_links_that_are_not_held_out_are_refused(folder: Path) -> None:
 @pytest.mark.ray
 @pytest.mark.timeout(1200)
 def test_ray_workers_behind_servers_train_the_same_weights(whole: Path, folder: Path, shared_ray) -> None:
-    """One and two workers train two micro-batches a step, through servers alone, and continue a run of one process.
+    """One worker and two workers train on two micro-batches in a step. They read only through servers, and continue a run of one process.
 
-    Then the nodes are predicted.
+    Then `predict` predicts the nodes.
     """
     served = ["--servers.local_reads", "no", "--servers.start_timeout_s", "600", "--workers.launcher", "ray"]
     for name, workers in (("served-1", "1"), ("served-2", "2")):

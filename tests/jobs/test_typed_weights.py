@@ -1,4 +1,4 @@
-"""Edge weights in a run on a typed graph: two relations differ only in their weights, which decide the classes."""
+"""Tests edge weights in a run on a typed graph. Two relations differ only in their weights, and the weights decide the classes."""
 
 from pathlib import Path
 
@@ -28,7 +28,7 @@ MODELS = {
         *("--sampler", "typed-neighbor", "--evaluation", "sampled", *FANOUTS),
     ],
     "rsage by walks": ["--model", "rsage", "--model.width", 16, "--sampler", "typed-ppr", "--sampler.top_k", 9],
-    # Draws by weights of 1 differ from draws without weights. If a sampler takes whole layers, it draws nothing.
+    # Draws by weights of 1 differ from draws without weights. Here the sampler takes whole layers and draws nothing.
     "rsage by search": [
         *("--model", "rsage", "--model.width", 16, "--sampler", "typed-node2subgraph"),
         *("--sampler.max_hops", 1, "--sampler.max_nodes", NODES),
@@ -56,7 +56,7 @@ def graphs(tmp_path_factory) -> dict[str, str]:
 
 
 def train(url: str, run: Path, *words) -> tuple[float, list[float], str]:
-    """(test score, losses, output) of a run."""
+    """Trains, and returns (test score, losses, output) of the run."""
     summary, losses, said = trained(url, run, *SMALL, *words)
     return summary["scores"]["test"], losses, said
 

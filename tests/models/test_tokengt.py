@@ -131,7 +131,7 @@ def test_equals_a_loop_over_tokens(mixed, changes):
 
 
 @pytest.mark.parametrize("attention", ["softmax", "performer"])
-@pytest.mark.parametrize("identifier", ["laplacian", "orf", "orf_first_order"])
+@pytest.mark.parametrize("identifier", ["laplacian", "orf", "orf_first_order", "random_first_order"])
 @pytest.mark.parametrize(("task", "reduction"), [("graph", "sum"), ("node", "sum"), ("node", "mean")])
 def test_batch_mates_change_nothing(mixed, attention, identifier, task, reduction):
     config = options(

@@ -108,7 +108,7 @@ def load_batches(
     from graphmill.samplers.methods.neighbor import NeighborSampler
 
     way, ranks = load.way, len(addresses) * load.way.loaders
-    traffic = Traffic(len(servers.handles))
+    traffic = Traffic(servers.num_partitions)
     router = connect(servers, traffic.watch)
     # Loaders have the order of the partitions that they read themselves, as locality groups require.
     assert router.is_near[rank // way.loaders], f"expected partition {rank // way.loaders} on this host"

@@ -146,6 +146,15 @@ class EdgeFile:
         return self._table.num_rows if self.matrix is None else self.matrix.num_entries
 
     @property
+    def stated_ids(self) -> tuple[int, int] | None:
+        """The lowest and the highest id, if Parquet's metadata states them; else None."""
+        bounds = [self._table.stated_bounds(self._place[name]) for name in self.ends] if self.names else []
+        known = [each for each in bounds if each is not None]
+        if not known or len(known) < len(bounds):
+            return None
+        return min(low for low, _ in known), max(high for _, high in known)
+
+    @property
     def names_strings(self) -> bool:
         """Whether sources or destinations are strings according to the file's types; False for text."""
         return not self._table.is_text and any(is_text_type(self.types[self._place[name]]) for name in self.ends)

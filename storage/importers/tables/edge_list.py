@@ -230,9 +230,11 @@ class EdgeListGraph:
     def edges(self, chunk_edges: int) -> Iterator[EdgeChunk]:
         ids = self._node_ids
         for raw in self._file.raw_edges():
+            src, dst = raw.src, raw.dst
             if ids.is_row:
                 self._check_range(raw, ids.num_nodes)
-            src, dst = ids.rows(raw.src, raw), ids.rows(raw.dst, raw)
+            else:
+                src, dst = ids.rows(src, raw), ids.rows(dst, raw)
             yield from raw.chunks(src, dst, chunk_edges)
 
     def nodes(self, chunk_nodes: int) -> Iterator[NodeChunk]:
@@ -271,7 +273,13 @@ class EdgeListGraph:
         ids = np.empty(0, np.int64) if self.options.compact_ids and self._strings is None else None
         pending: list[np.ndarray] = []
         highest, count, where = -1, 0, ""
-        for raw in self._file.raw_edges():
+        stated = None if self.options.compact_ids else self._file.stated_ids
+        if stated is not None and stated[0] >= 0 and stated[1] < most_nodes(self._file.num_edges or 0):
+            highest, count = stated[1], self._file.num_edges or 0
+            edges: Iterator[RawEdges] = iter(())
+        else:  # also for ids that are refused: the message names the line
+            edges = self._file.raw_edges()
+        for raw in edges:
             count += len(raw)
             for column in (raw.src, raw.dst):
                 if self._strings is not None:

@@ -32,12 +32,27 @@ class ColumnarFile:
 
     def __init__(self, file: TableFile) -> None:
         self.file = file
-        with _Opened(file) as (schema, _, num_rows):
-            self.names, self.num_rows = schema.names, num_rows
+        with _Opened(file) as (schema, _, self._metadata):
+            self.names, self.num_rows = schema.names, self._metadata and self._metadata.num_rows
             # Arrow gives a column of nulls alone the type null.
             self.types = [pa.float64() if pa.types.is_null(kind) else kind for kind in schema.types]
         if len(set(self.names)) < len(self.names):
             raise DataError(f"{file.name}: expected different names of columns, found {listed(self.names)}")
+
+    def stated_bounds(self, place: int) -> tuple[int, int] | None:
+        """The least and the largest value of a column of integers without nulls, as Parquet's metadata states them; else None."""
+        if self._metadata is None or not pa.types.is_integer(self.types[place]):
+            return None
+        named = [i for i, leaf in enumerate(self._metadata.schema) if leaf.path == self.names[place]]
+        groups = range(self._metadata.num_row_groups)
+        stated = [self._metadata.row_group(group).column(named[0]).statistics for group in groups]
+        if (
+            len(named) > 1
+            or not stated
+            or not all(each and each.has_min_max and each.null_count == 0 for each in stated)
+        ):
+            return None
+        return min(each.min for each in stated), max(each.max for each in stated)
 
     def blocks(self, places: Sequence[int], rows: int = READ_ROWS) -> Iterator[TableBlock]:
         done = 0
@@ -52,17 +67,19 @@ class ColumnarFile:
 
 
 class _Opened:
-    """Context of an open file: (schema, function from column names and a number of rows to batches, number of rows)."""
+    """Context of an open file: (schema, function from column names and a number of rows to batches, Parquet's metadata)."""
 
     def __init__(self, file: TableFile) -> None:
         self._file = file
 
-    def __enter__(self) -> tuple[pa.Schema, Callable[[list[str], int], Iterator[pa.RecordBatch]], int | None]:
+    def __enter__(
+        self,
+    ) -> tuple[pa.Schema, Callable[[list[str], int], Iterator[pa.RecordBatch]], pa_parquet.FileMetaData | None]:
         file, kind = self._file, "a Parquet" if self._file.path.endswith(".parquet") else "an Arrow"
         try:
             if kind == "a Parquet":
                 self._reader = parquet = pa_parquet.ParquetFile(file.source())
-                return parquet.schema_arrow, _parquet_batches(parquet), parquet.metadata.num_rows
+                return parquet.schema_arrow, _parquet_batches(parquet), parquet.metadata
             source = file.source()
             source = pa.memory_map(source) if isinstance(source, str) else pa.PythonFile(source)
             self._reader = source
@@ -136,6 +153,12 @@ class Table:
         """None if the files do not say it."""
         counts = [part.num_rows for part in self.parts if isinstance(part, ColumnarFile)]
         return None if self.is_text or None in counts else sum(count or 0 for count in counts)
+
+    def stated_bounds(self, place: int) -> tuple[int, int] | None:
+        """See `ColumnarFile.stated_bounds`; None also if a part does not state them."""
+        bounds = [part.stated_bounds(place) if isinstance(part, ColumnarFile) else None for part in self.parts]
+        known = [each for each in bounds if each is not None]
+        return (min(known)[0], max(high for _, high in known)) if len(known) == len(bounds) else None
 
     def blocks(
         self,

@@ -12,12 +12,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
 from graphmill.core.errors import DataError
 from graphmill.core.parallel_map import ordered_map
+from graphmill.storage.format.arrow_files import array_from_numpy
 from graphmill.storage.importers.columns.column_roles import NULLS, is_number
 from graphmill.storage.importers.tables.table_files import TableFile
 
@@ -27,6 +29,7 @@ _BOM = b"\xef\xbb\xbf"
 _COMMENT = re.compile(rb"^[ \t]*(?!#N/A\b)[#%][^\n]*(?:\n|\Z)", re.MULTILINE)  # a first field #N/A begins a row
 _BLANK = re.compile(rb"^[ \t\r]*(?:\n|\Z)", re.MULTILINE)
 _BLANKS = " \t"
+_FIELD_MARKS = "\t,; |"  # delimiters that cannot be a part of a number
 
 
 class FieldError(DataError):
@@ -160,6 +163,9 @@ class TextTable:
         asked = {str(index): kind for index, kind in columns.items()}
         if not text:
             return pa.table({name: pa.array([], kind) for name, kind in asked.items()})
+        only_whole_numbers = len(asked) == self._num_fields and all(map(pa.types.is_int64, asked.values()))
+        if only_whole_numbers and (numbers := _whole_numbers(text, self._delimiter, self._num_fields)) is not None:
+            return pa.table({name: array_from_numpy(numbers[int(name)]) for name in asked})
         num_lines = text.count(b"\n") + (not text.endswith(b"\n"))
         try:
             # A quoted field may contain line breaks for this parser, up to the end of the block.
@@ -205,13 +211,15 @@ class TextTable:
         with self.file.opened() as stream:
             stream.read(self._bom + start)
             while more := stream.read(_READ_BYTES):
-                rest += more
-                lines = rest[: rest.rfind(b"\n") + 1]
-                text = len(lines.rstrip())
+                end = more.rfind(b"\n") + 1
+                lines = b"".join([rest, memoryview(more)[:end]]) if end else b""
+                rest = more[end:] if end else rest + more
+                last = lines[-4:]  # mostly the end of a line that is not blank; stripping all lines would copy them
+                text = len(lines) - len(last) + len(last.rstrip()) if last.strip() else len(lines.rstrip())
                 if text:
                     end = lines.find(b"\n", text) + 1
-                    yield rest[:end]
-                    rest = rest[end:]
+                    yield lines[:end]
+                rest = lines[end if text else 0 :] + rest
                 if len(rest.lstrip()) > _MAX_LINE_BYTES:
                     raise DataError(
                         f"{self.path}: expected lines of at most {_MAX_LINE_BYTES} bytes, found a longer one"
@@ -304,6 +312,17 @@ class TextTable:
             return DataError(open_quote)
         last = line + len(lines) - 1
         return DataError(f"{self.path}: lines {line} to {last}: cannot read these lines: {parsed.problem}")
+
+
+def _whole_numbers(text: bytes, delimiter: str, num_fields: int) -> np.ndarray | None:
+    """int64 [num_fields, num_lines] if all fields are digits, perhaps after a minus sign; None for other text, which needs Arrow's slower parser."""
+    from graphmill.storage.importers.columns.whole_number_kernels import count_lines, read_whole_numbers
+
+    if delimiter not in _FIELD_MARKS:
+        return None
+    characters = np.frombuffer(text, np.uint8)
+    columns = np.empty((num_fields, count_lines(characters) + (not text.endswith(b"\n"))), np.int64)
+    return columns if read_whole_numbers(characters, ord(delimiter), columns) >= 0 else None
 
 
 def _line_of(asked: _Asked, raw: bytes, line: int, row: int) -> int:

@@ -22,7 +22,7 @@ from graphmill.cluster.serving.partition_server import (
 )
 from graphmill.cluster.transport.remote_owner import RemoteOwner
 from graphmill.core.errors import ConfigError, DamageError, DeadlineError, FormatError, GraphmillError, StageError
-from graphmill.samplers.access.owners import LocalOwner
+from graphmill.samplers.access.owners import LocalOwner, PartOfOwner
 from graphmill.samplers.access.router import Router, local_router
 from graphmill.samplers.loading.loader import Loader
 from graphmill.samplers.methods.neighbor import NeighborSampler
@@ -62,9 +62,15 @@ def servers(ray, graph: StoredGraph) -> Iterator[PartitionServers]:
         yield servers
 
 
-def pid_now(ray, servers: PartitionServers, partition: int) -> int:
-    """The process id of the server, also after restarts."""
-    return ray.get(servers.handles[partition].open.remote(False), timeout=600).pid
+def pid_now(ray, servers: PartitionServers) -> int:
+    """The process of the only server, after restarts too."""
+    (server,) = servers.servers
+    return ray.get(server.handle.open.remote(False), timeout=600).pid
+
+
+def far_owner(servers: PartitionServers, partition: int, timeout_s: float) -> PartOfOwner:
+    (server,) = servers.servers
+    return PartOfOwner(remote_owner(server.handle, "partition server", timeout_s=timeout_s), str(partition))
 
 
 @pytest.mark.parametrize("num_partitions", [1, 2, 4])
@@ -72,7 +78,8 @@ def test_servers_yield_the_batches_of_one_process(ray, num_partitions: int, tmp_
     whole = local_router(store(tmp_path / "whole", 1))
     with partition_servers(store(tmp_path / "graph", num_partitions), REMOTE) as servers:
         remote = connect(servers)
-        assert all(isinstance(owner, RemoteOwner) for owner in remote._owners)
+        assert all(isinstance(owner.whole, RemoteOwner) for owner in remote._owners)
+        assert len({id(owner.whole) for owner in remote._owners}) == len(servers.servers) == 1
         for options in (
             NeighborOptions(fanouts=(4, 0, 3), batch_size=30, seed=5),
             NeighborOptions(fanouts=(-1, 2), batch_size=30, edges="induced"),
@@ -104,16 +111,12 @@ def test_partitions_on_this_node_are_read_in_process(ray, servers: PartitionServ
 
 
 def test_a_killed_server_is_back_with_the_next_request(ray, servers: PartitionServers, graph: StoredGraph) -> None:
-    before = pid_now(ray, servers, 1)
+    before = pid_now(ray, servers)
     os.kill(before, signal.SIGKILL)
-    reply = (
-        remote_owner(servers.handles[1], "partition server 1", timeout_s=60)
-        .submit(FetchRows(np.array([150, 101])))
-        .result()
-    )
+    reply = far_owner(servers, 1, timeout_s=60).submit(FetchRows(np.array([150, 101]))).result()
     assert isinstance(reply, NodeRows)
     assert reply.original_id.tolist() == graph.partition(1).original_id[[50, 1]].tolist()
-    assert pid_now(ray, servers, 1) != before
+    assert pid_now(ray, servers) != before
 
 
 def test_servers_killed_under_a_loader_cost_no_batch(ray, servers: PartitionServers, graph: StoredGraph) -> None:
@@ -124,7 +127,7 @@ def test_servers_killed_under_a_loader_cost_no_batch(ray, servers: PartitionServ
     with Loader(sampler, LoaderOptions(threads=2, prefetch=3)) as loader:
         for step, batch in enumerate(loader.epoch(0)):
             if step in (3, 9):
-                os.kill(pid_now(ray, servers, step % 2), signal.SIGKILL)
+                os.kill(pid_now(ray, servers), signal.SIGKILL)
             expected = undisturbed.sample(0, step)
             assert batch.node_id.tolist() == expected.node_id.tolist()
             assert batch.indices.tolist() == expected.indices.tolist()
@@ -132,37 +135,37 @@ def test_servers_killed_under_a_loader_cost_no_batch(ray, servers: PartitionServ
 
 
 def test_a_stopped_server_meets_the_deadline_and_goes_on_after_it(ray, servers: PartitionServers) -> None:
-    pid = pid_now(ray, servers, 0)
+    pid = pid_now(ray, servers)
     node = np.array([1, 2])
-    owner = remote_owner(servers.handles[0], "partition server 0", timeout_s=0.7)
+    owner = far_owner(servers, 0, timeout_s=0.7)
     os.kill(pid, signal.SIGSTOP)
     try:
         start = time.perf_counter()
         with pytest.raises(DeadlineError) as raised:
             owner.submit(FetchRows(node)).result()
         assert 0.6 < time.perf_counter() - start < 5
-        assert str(raised.value).startswith("partition server 0: no answer within 0.7 s")
+        assert str(raised.value).startswith("partition server: no answer within 0.7 s")
         assert "\n" not in str(raised.value)
     finally:
         os.kill(pid, signal.SIGCONT)
-    assert isinstance(
-        remote_owner(servers.handles[0], "partition server 0", timeout_s=30).submit(FetchRows(node)).result(), NodeRows
-    )
-    assert pid_now(ray, servers, 0) == pid
+    assert isinstance(far_owner(servers, 0, timeout_s=30).submit(FetchRows(node)).result(), NodeRows)
+    assert pid_now(ray, servers) == pid
 
 
 def test_a_stopped_server_ends_a_training_epoch_in_time(ray, servers: PartitionServers) -> None:
     router = connect(replace(servers, options=ServerOptions(local_reads=False, timeout_s=0.7)))
     sampler = NeighborSampler(router, NeighborOptions(fanouts=(5,), batch_size=4))
     assert sampler.num_batches > 3
-    pid = pid_now(ray, servers, 1)
+    pid = pid_now(ray, servers)
     with Loader(sampler) as loader:
         batches = loader.epoch(0)
         next(batches)
         os.kill(pid, signal.SIGSTOP)
         try:
             start = time.perf_counter()
-            with pytest.raises(GraphmillError, match=r"stage .*partition server 1: no answer within"):
+            with pytest.raises(
+                GraphmillError, match=r"stage .*partition server on .*, partitions 0 to 1: no answer within"
+            ):
                 list(batches)
             assert time.perf_counter() - start < 10
         finally:
@@ -170,24 +173,24 @@ def test_a_stopped_server_ends_a_training_epoch_in_time(ray, servers: PartitionS
 
 
 def test_an_error_in_a_request_names_the_server(servers: PartitionServers) -> None:
-    owner = remote_owner(servers.handles[0], "partition server 0", timeout_s=30)
+    owner = far_owner(servers, 0, timeout_s=30)
     with pytest.raises(ConfigError) as raised:
         owner.submit(SampleNeighbors(np.array([150]), 3, 0)).result()
-    assert str(raised.value) == "partition server 0: partition 0 owns the nodes [0, 100), got 150"
-    with pytest.raises(StageError, match="partition server 0: TypeError") as other:
+    assert str(raised.value) == "partition server: partition 0 owns the nodes [0, 100), got 150"
+    with pytest.raises(StageError, match="partition server: TypeError") as other:
         owner.submit(SampleNeighbors(None, 3, 0)).result()  # type: ignore[arg-type]
     assert "\n" not in str(other.value)
 
 
 def test_servers_end_with_their_block(ray, graph: StoredGraph) -> None:
     with partition_servers(graph) as servers:
-        assert [info.partition for info in servers.infos] == [0, 1]
-        processes = [psutil.Process(info.pid) for info in servers.infos]
+        assert [server.partitions for server in servers.servers] == [(0, 1)]
+        processes = [psutil.Process(server.info.pid) for server in servers.servers]
         router = connect(replace(servers, options=replace(REMOTE, timeout_s=20)))
     assert not psutil.wait_procs(processes, timeout=20)[1]
     with pytest.raises(StageError) as raised:
         router.fetch(np.array([1]))
-    assert str(raised.value).startswith("partition server 0: the server is gone (ActorDiedError): ")
+    assert "partitions 0 to 1: the server is gone (ActorDiedError): " in str(raised.value)
     assert "\n" not in str(raised.value)
 
 
@@ -200,7 +203,7 @@ def test_a_damaged_file_is_refused_at_the_start(ray, name: str, tmp_path: Path) 
     path.write_bytes(content)
     with pytest.raises(FormatError) as raised, partition_servers(graph):
         pass
-    assert "partition server 1: " in str(raised.value)
+    assert str(raised.value).startswith("partition server on ")
     assert f"part-00001/{name}.arrow: expected sha256" in str(raised.value)
     assert "\n" not in str(raised.value)
 
@@ -213,10 +216,10 @@ def test_a_server_that_comes_back_to_another_graph_refuses_it(ray, tmp_path: Pat
         shutil.rmtree(tmp_path / "graph")
         store(tmp_path / "graph", 2, seed=1)
         np.testing.assert_array_equal(router.fetch(np.array([3, 150])).feature, expected.feature)
-        os.kill(servers.infos[1].pid, signal.SIGKILL)
+        os.kill(servers.servers[0].info.pid, signal.SIGKILL)
         with pytest.raises(FormatError) as raised:
             router.fetch(np.array([150]))
-        assert "partition server 1: " in str(raised.value)
+        assert str(raised.value).startswith("partition server on ")
         assert "expected the graph that the run began with" in str(raised.value)
         assert "\n" not in str(raised.value)
         with pytest.raises(FormatError, match="expected the graph that the run began with"):
@@ -230,7 +233,7 @@ def test_a_server_that_comes_back_serves_the_snapshot_that_the_run_began_with(ra
         expected = router.fetch(np.array([3, 150]))
         options = IngestOptions(num_partitions=2, overwrite=True)
         ingest(random_listed_graph(200, 1500, seed=1), str(tmp_path / "graph"), options)
-        os.kill(servers.infos[1].pid, signal.SIGKILL)
+        os.kill(servers.servers[0].info.pid, signal.SIGKILL)
         np.testing.assert_array_equal(router.fetch(np.array([3, 150])).feature, expected.feature)
         np.testing.assert_array_equal(connect(servers).fetch(np.array([3, 150])).feature, expected.feature)
 
@@ -243,8 +246,8 @@ def test_a_server_that_comes_back_to_a_damaged_file_names_it(ray, tmp_path: Path
         content = bytearray(path.read_bytes())
         content[-9] ^= 1
         path.write_bytes(content)
-        os.kill(servers.infos[1].pid, signal.SIGKILL)
-        with pytest.raises(FormatError, match=r"partition server 1: .*features\.arrow: expected the bytes") as raised:
+        os.kill(servers.servers[0].info.pid, signal.SIGKILL)
+        with pytest.raises(FormatError, match=r"partition server on .*features\.arrow: expected the bytes") as raised:
             router.fetch(np.array([150]))
         assert "\n" not in str(raised.value)
         with pytest.raises(FormatError, match=r"features\.arrow: expected the bytes that its manifest names"):
@@ -262,10 +265,14 @@ def test_a_file_that_is_cut_or_overwritten_under_a_server_is_named(ray, tmp_path
         with path.open("r+b") as stream:
             stream.seek(place)
             stream.write(np.full_like(indices, 10**9).tobytes())
-        with pytest.raises(DamageError, match=r"^partition server 1: .*topology\.arrow: expected the bytes that"):
+        with pytest.raises(
+            DamageError, match=r"^partition server on .*part-00001/topology\.arrow: expected the bytes that"
+        ):
             router.sample_neighbors(np.array([150]), 3, 0)
         os.truncate(stored_file(tmp_path / "graph", "part-00000/features.arrow"), 0)  # its server dies and is restarted
-        with pytest.raises(FormatError, match=r"^partition server 0: .*features\.arrow: expected the bytes") as raised:
+        with pytest.raises(
+            FormatError, match=r"^partition server on .*part-00000/features\.arrow: expected the bytes"
+        ) as raised:
             router.fetch(np.array([50]))
         assert "\n" not in str(raised.value)
 
@@ -283,9 +290,9 @@ def test_a_file_that_changes_under_a_run_is_found_by_whoever_reads_it(ray, local
         ):
             files.check(0, 1)
         if not local_reads:
-            files.check(0, 2)  # the other rank asks that server
-            with pytest.raises(FormatError, match="partition server 1: "):
-                files.check(1, 2)
+            files.check(1, 2)  # the other rank asks the server
+            with pytest.raises(FormatError, match="partition server on "):
+                files.check(0, 2)
 
 
 def test_memory_urls_cannot_be_served() -> None:

@@ -63,8 +63,8 @@ def test_what_the_disk_has_lost_comes_from_the_origin_again(origin, tmp_path):
     with partition_servers(open_graph(copy.url), ServerOptions(local_reads=False)) as servers:
         assert lost.exists()
         shutil.rmtree(tmp_path / "copy")  # as on a new host without the files
-        for info in servers.infos:
-            os.kill(info.pid, signal.SIGKILL)
+        for server in servers.servers:
+            os.kill(server.info.pid, signal.SIGKILL)
         np.testing.assert_array_equal(connect(servers).fetch(np.arange(200)).feature, expected)
         assert lost.exists()
 
@@ -86,7 +86,9 @@ def test_servers_keep_a_store_s_partitions_on_their_host_s_disk_for_all_its_proc
     for local_reads in (True, False):
         kept = ServerOptions(local_reads=local_reads, disk_cache_dir=folder, disk_cache_bytes=whole)
         with partition_servers(stored, kept) as servers:
-            assert servers.near() == ((0, 1) if local_reads else ())  # this process maps the files itself
+            assert [server.partitions for server in servers.near()] == (
+                [(0, 1)] if local_reads else []
+            )  # this process maps the files itself
             same_bytes(NeighborSampler(connect(servers), options).sample(0, 0), expected)
             with pytest.raises(ConfigError, match="graphs that other processes read"), held(kept, other):
                 pass
@@ -116,7 +118,10 @@ def test_partitions_that_no_host_has_are_named(origin, tmp_path):
     stored_file(copy.path, "part-00001/features.arrow").unlink()
     shutil.rmtree(tmp_path / "origin")
     copied = open_graph(copy.url)
-    with pytest.raises(FormatError, match=r"partition server 1: .*origin: expected") as raised, server_group(copied):
+    with (
+        pytest.raises(FormatError, match=r"partition server on .*, partitions 0 to 1: .*origin: expected") as raised,
+        server_group(copied),
+    ):
         pass
     assert "\n" not in str(raised.value)
 

@@ -18,6 +18,7 @@ from typing import Any, get_args
 
 import numpy as np
 import pytest
+from numba.core.compiler_lock import global_compiler_lock
 
 import graphmill.cluster.transport.remote_owner
 import graphmill.cluster.transport.wire
@@ -29,13 +30,14 @@ from graphmill.cluster.transport.remote_owner import RemoteOwner
 from graphmill.cluster.transport.wire import Failure
 from graphmill.core.errors import ConfigError, DeadlineError, StageError
 from graphmill.samplers.access.node_tables import NodeTables
-from graphmill.samplers.access.owners import LocalOwner, Owner
-from graphmill.samplers.access.partition_owner import PartitionOwner
+from graphmill.samplers.access.owners import LocalOwner, Owner, PartOfOwner, submit_together
+from graphmill.samplers.access.partition_owner import PartitionOwner, PartsOwner
 from graphmill.samplers.access.router import Router, local_router
 from graphmill.samplers.access.traffic import COLUMNS, Traffic, array_bytes
 from graphmill.samplers.vocabulary.messages import (
     FetchRows,
     FindNodes,
+    ForParts,
     InducedEdges,
     InducedSubgraphs,
     ListChunk,
@@ -43,6 +45,7 @@ from graphmill.samplers.vocabulary.messages import (
     ListLinks,
     ListNeighbors,
     ListSplit,
+    NodeList,
     NodeRows,
     PartRequest,
     Reply,
@@ -50,6 +53,7 @@ from graphmill.samplers.vocabulary.messages import (
     SampleForBatches,
     SampleNeighbors,
     StepWalks,
+    part_name,
 )
 from graphmill.storage.encoding.encode import encode
 from graphmill.storage.format.dtypes import FeatureDtype
@@ -744,3 +748,70 @@ def test_a_slow_link_is_waited_for_as_long_as_bytes_arrive_and_a_silent_one_is_n
         owner.submit(FetchRows(NODE)).result()
     assert time.monotonic() - begun < 3.5
     server.close()
+
+
+ROWS = NodeList(NODE, NODE)
+
+
+@pytest.mark.parametrize("compiles", [True, False])
+def test_a_server_that_compiles_gets_more_time(monkeypatch: pytest.MonkeyPatch, compiles: bool) -> None:
+    """Also for the requests that wait until the compiling thread is done."""
+    monkeypatch.setattr("graphmill.cluster.transport.message_server._SAY_S", 0.1)
+    done = threading.Event()
+
+    def answer(request: Request) -> Reply:
+        with global_compiler_lock if compiles else contextlib.nullcontext():
+            done.wait(60)
+        return ROWS
+
+    with serving(answer, work_threads=1) as server:
+        owner = ask(server.endpoint, timeout_s=2.0)
+        pending = [owner.submit(FindNodes(NODE)) for _ in range(2)]
+        threading.Timer(5.0, done.set).start()
+        if compiles:
+            assert [isinstance(each.result(), NodeList) for each in pending] == [True, True]
+            assert isinstance(owner.submit(FindNodes(NODE)).result(), NodeList)  # on a connection that is used again
+        else:
+            with pytest.raises(DeadlineError, match="no answer within 2 s"):
+                pending[0].result()
+        done.set()
+
+
+def test_compiling_has_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("graphmill.cluster.transport.message_server._SAY_S", 0.1)
+    monkeypatch.setattr("graphmill.cluster.transport.remote_owner.COMPILE_S", 1.0)
+    done = threading.Event()
+
+    def answer(request: Request) -> Reply:
+        with global_compiler_lock:
+            done.wait(60)
+        return ROWS
+
+    with serving(answer) as server:
+        with pytest.raises(DeadlineError, match="partition server 1: expected compiled loops within 1 s"):
+            ask(server.endpoint).submit(FindNodes(NODE)).result()
+        done.set()
+
+
+def test_a_message_to_many_parts_arrives_whole(graph: StoredGraph) -> None:
+    """With more buffers than one call of the system takes, and more parts than one message has."""
+    partition = partition_owner(graph)
+    parts = {part_name(1, str(number)): partition for number in range(1200)}
+    node = np.arange(graph.partition(1).start, graph.partition(1).start + 3)
+    asked: list[int] = []
+
+    def answer(request: Request) -> Reply:
+        assert isinstance(request, ForParts)
+        asked.append(len(request.parts))
+        return PartsOwner(parts).answer(request)
+
+    with serving(answer) as server:
+        owner = ask(server.endpoint)
+        replies = [
+            each.result() for each in submit_together([(PartOfOwner(owner, name), FetchRows(node)) for name in parts])
+        ]
+    assert sorted(asked) == [176, 512, 512]
+    expected = partition.answer(FetchRows(node))
+    for reply in replies:
+        np.testing.assert_array_equal(reply.feature, expected.feature)
+        np.testing.assert_array_equal(reply.original_id, expected.original_id)

@@ -155,7 +155,7 @@ def test_the_option_reaches_every_server_and_by_its_endpoint_all_who_ask(
     ingest(random_listed_graph(20, 60), url, IngestOptions(num_partitions=1))
     graph = open_graph(url)
     stamps = unseen_stamps(url, graph.partition_files(0))
-    partition = PartitionServer(graph.pin(), 0, stamps, options).endpoint()
+    partition = PartitionServer(graph.pin(), (0,), stamps, options).endpoint()
     table = TableServer(TableConfig(3, "adagrad", 5, 20, True, 1), 0, 1, options).endpoint()
     assert partition.has_tls
     assert table.has_tls

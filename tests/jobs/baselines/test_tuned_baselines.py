@@ -1,4 +1,4 @@
-"""Classic models as baselines of a run: their frozen recipes' configurations, and their scores in the run's summary."""
+"""Tests classic models as baselines of a run: the configurations from their frozen recipes, and their scores in the run's summary."""
 
 import json
 from dataclasses import replace
@@ -121,12 +121,12 @@ def test_an_automatic_run_and_its_baseline_end_beside_each_other(tmp_path):
     assert saved["fit"]["steps"] is None
     page = (tmp_path / "run" / "report.html").read_text()
     assert "GCN" in page
-    # A resume keeps what was chosen.
+    # A resume keeps the options that were chosen at the start of the run.
     more = run_job(train_nodes.main, ["--run.resume", "run", "--fit.epochs", str(2 * summary["epochs"])], tmp_path)
     assert more.returncode == 0, more.stderr
     again = json.loads((tmp_path / "run" / "config.json").read_text())
     assert again["model"] == saved["model"]
-    # Also the record of chosen values, in addition to the values for a resume.
+    # The resume keeps the record of chosen values too, not only the values.
     more = run_job(train_nodes.main, ["--run.resume", "run", "--fit.steps", str(4 * summary["epochs"])], tmp_path)
     assert more.returncode == 0, more.stderr
     record = json.loads((tmp_path / "run" / "config.json").read_text())["resolved"]["chosen"]

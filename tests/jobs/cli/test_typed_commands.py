@@ -1,4 +1,4 @@
-"""A shell can run the commands that a run prints, unchanged."""
+"""Tests that a shell can run, unchanged, the commands that a run prints."""
 
 import shlex
 import subprocess

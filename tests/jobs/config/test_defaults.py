@@ -1,4 +1,4 @@
-"""Open options of a run: which source sets a value, the rules as pure functions, and the resulting run."""
+"""Tests open options of a run: which source sets a value, the rules as pure functions, and the resulting run."""
 
 import json
 from dataclasses import replace
@@ -51,7 +51,7 @@ def test_every_graph_gets_a_run_that_reads_back_equal(facts, model, sampler):
         assert "\n" not in reason
     lines = resolved.choices
     assert sum(line.count(" --") for line in lines) + len(lines) == len(resolved.chosen)
-    # The chosen values equal the values of these flags.
+    # If the user sets the chosen values by flags, the resolved run is the same.
     flags = [word for choice in resolved.chosen for word in choice.split(": ")[0].split()]
     said = resolved_on(facts, "--model", model, "--sampler", sampler, *flags)
     assert said.config == resolved.config
@@ -100,7 +100,7 @@ def test_epochs_that_are_said_shorten_the_warm_up():
 
 
 def test_sampled_scores_are_not_taken_after_each_short_epoch():
-    # 140 roots are three batches of 64.
+    # With a batch size of 64, 140 roots need three batches.
     fit = resolved_on(CITATIONS, "--model", "ppgt", "--workers", 1).config.fit
     assert (fit.epochs, fit.eval_every, fit.patience) == (334, 4, 10)
     assert resolved_on(SHOP, "--model", "ppgt", "--workers", 1).config.fit.eval_every == 1
@@ -151,7 +151,7 @@ def on_a_set(num_train: int, *words: object):
 def test_small_sets_of_graphs_are_trained_for_longer(model):
     recipe = recipe_of(model, "graphs")
     fits = [on_a_set(size, "--model", model).fit for size in (50, 240, 2_000, 3_200, 300_000)]
-    # Batches of 64 graphs.
+    # A batch has 64 graphs.
     assert [(fit.epochs, fit.warmup_epochs) for fit in fits] == [(1000, 67), (250, 17), (32, 2), (30, 2), (30, 2)]
     for fit in fits:
         assert replace(fit, epochs=30, warmup_epochs=2, micro_batches=None) == recipe.fit
@@ -247,7 +247,7 @@ def test_steps_become_whole_epochs(steps, workers):
     words = ["--fit.steps", steps, "--sampler.num_chunks", 6, "--workers", workers]
     config = resolved_on(SHOP, *words).config
     assert (config.fit.epochs, config.fit.steps) == (-(-steps * workers // 6), None)
-    # The same with a recipe that sets the epochs.
+    # A recipe that sets the epochs gives the same result.
     config = read_config(config_tree("nodes", read_recipe("geco/amazon_chunks.yaml"))).changed(("fit.steps", steps))
     chosen = choose(config.open, config.options(), SHOP, 1)
     assert list(chosen) == ["fit.epochs"]
@@ -335,7 +335,7 @@ def test_homophily_is_what_is_above_chance(graph, agreeing, counts, adjusted):
     )
     found = adjusted_homophily(split)
     assert found == (None if adjusted is None else pytest.approx(adjusted, abs=1e-12))
-    # Of so few edges it says nothing.
+    # With fewer than 40 edges between training nodes, the homophily is unknown.
     assert adjusted_homophily(replace(split, num_training_edges=38, num_agreeing_edges=min(38, agreeing))) is None
 
 
@@ -353,7 +353,7 @@ def test_homophily_by_weight_is_read_unless_weights_are_not(graph):
 def test_the_four_kinds_of_graphs():
     assert [At(facts, 1, {}).kind for facts in (CITATIONS, SHOP, GRID, WIKI, LARGE)] == [0, 1, 2, 3, 1]
     assert At(replace(WIKI, num_train=2_000), 1, {}).kind == 2
-    assert At(replace(WIKI, num_train=100, num_features=7), 1, {}).kind == 3  # few labels, and neighbors that differ
+    assert At(replace(WIKI, num_train=100, num_features=7), 1, {}).kind == 3  # few labels; neighbors of other classes
     assert At(replace(WIKI, num_train=100, homophily=None), 1, {}).kind == 0
 
 
@@ -396,7 +396,7 @@ def test_a_block_that_hears_single_edges_is_chosen_where_edges_have_features():
     inputs = Inputs(node=Features(dim=9), edge=Features(dim=2), out_dim=3, task="node")
     ours = resolve(config_of("--data.edge_features"), Facts(inputs, {}, None, graph=CITATIONS))
     assert ours.config.model.options.local.block == "gcn"
-    # Before the graph is known, too.
+    # The run also resolves before the graph is known.
     resolve(config_of("--data.edge_features"), Facts(PLACEHOLDERS["nodes"], {}, None))
 
 

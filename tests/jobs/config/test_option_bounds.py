@@ -1,4 +1,4 @@
-"""Every bound, word and number in the type of an option. The reader of all commands refuses other values in one line with the flag."""
+"""Tests every bound, word and number in the type of an option. The reader of command lines refuses any other value, with one line that names the flag."""
 
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
@@ -20,7 +20,7 @@ GROUPS: list[tuple[Kind, str, str, type]] = [
 
 
 def options(owner: type, path: str) -> Iterator[tuple[str, Any]]:
-    """(flag, type with its bound and without None) of all options of a class and of its groups."""
+    """(flag, type) of all options of a class and of its groups. The type has its bound, but not None."""
     hints = get_type_hints(owner, include_extras=True)
     for name in option_names(owner):
         hint = hints[name]
@@ -34,7 +34,7 @@ def options(owner: type, path: str) -> Iterator[tuple[str, Any]]:
 
 
 def wrong_values(hint: Any) -> list[tuple[str, str]]:
-    """Pairs of a wrong value and the expectation that the message names."""
+    """Pairs: a wrong value, and the expected value that the message names."""
     found = []
     if get_origin(hint) is Annotated:
         hint, bound = get_args(hint)
@@ -61,7 +61,7 @@ def test_other_values_are_refused_by_name(kind: Kind, group: str, name: str, own
 
 @pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind in TABLES["model"] for name in TABLES["model"][kind]])
 def test_every_number_of_a_model_has_a_bound(kind: Kind, name: str) -> None:
-    """Exceptions are numbers for which the class has a check that no bound can express."""
+    """The exceptions are numbers for which the options class has a check that no bound can express."""
     owner = options_class("model", kind, name)
     free = {flag for flag, hint in options(owner, "model") if hint in (int, float)}
     assert free <= {"model.filter.frequency", "model.local.gate_start", "model.momentum", "model.layer_scale"}

@@ -1,4 +1,4 @@
-"""The grammar of options: a user may type each default as --help shows it."""
+"""Tests the grammar of options: a user may type each default as --help shows it."""
 
 from collections.abc import Iterator
 from dataclasses import MISSING, fields, is_dataclass

@@ -1,4 +1,4 @@
-"""Graphs that a job prepares by itself."""
+"""Tests graphs that a job prepares when they do not exist yet."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The freed memory that a process keeps, measured from outside."""
+"""Measures how much freed memory a process keeps."""
 
 import ctypes
 import subprocess
@@ -9,7 +9,7 @@ import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 
-# glibc raises its threshold when the first block is freed; then the small blocks keep the heap from shrinking.
+# glibc raises its mmap threshold when the first block is freed. Later blocks then lie in the heap, and the small blocks keep the heap from shrinking.
 KEPT = """
 import sys
 import numpy as np
@@ -37,5 +37,5 @@ def kept_mib(mode: str) -> int:
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="the C library has no mallopt")
 def test_freed_blocks_go_back_to_the_system():
-    assert kept_mib("keep") > 100  # Otherwise the C library has changed, and the call has no use.
+    assert kept_mib("keep") > 100  # If this fails, the C library has changed and `return_freed_blocks` is useless.
     assert kept_mib("return") < 10

@@ -1,4 +1,4 @@
-"""Runs are copied to MLflow and W&B by their real clients, into MLflow's file store and W&B's offline files."""
+"""Tests that the real clients of MLflow and W&B copy runs into MLflow's file store and W&B's offline files."""
 
 import json
 import os
@@ -59,7 +59,7 @@ def hidden(store: Path, path: Path, away: Path) -> Path:
 
 
 def sent(path: Path) -> int:
-    """The last epoch that was."""
+    """The last epoch that was sent to MLflow."""
     return json.loads((path / "tracking.json").read_text())["mlflow"]["sent"]
 
 
@@ -83,7 +83,7 @@ def test_a_run_and_its_continuation_are_one_entry_of_mlflow(mlflow, tmp_path, ca
     assert entry.info.run_name == "run-of-one"
     assert entry.data.params == {"fit.epochs": "4", "fit.seed": "0", "run.workers": "2"}
     with open_run(RunStore(str(path)), RunOptions(track=("mlflow",), resume=str(path)), CONFIG) as run:
-        run.start(1)  # epoch 1 is repeated, with equal figures
+        run.start(1)  # the run repeats epoch 1, with the same values
         for epoch in (1, 2, 3):
             run.record(record(epoch))
         run.write_summary({"accuracy": {"test": 0.5}, "model": "GECO", "beats": True})
@@ -137,7 +137,7 @@ def test_nobody_waits_for_a_tracker_that_does_not_answer(mlflow, tmp_path, monke
         assert sent(path) == -1
         answers.set()
     assert history(client, path, "train_loss") == LOSSES
-    # A tracker that never answers is abandoned at the end.
+    # If a tracker never answers, the run gives up waiting for it at the end.
     answers.clear()
     monkeypatch.setitem(graphmill.jobs.records.trackers._END_S, "finished", 0.2)
     with open_run(RunStore(str(tmp_path / "other")), RunOptions(track=("mlflow",)), CONFIG) as run:
@@ -224,7 +224,7 @@ def test_a_server_that_is_not_there_is_one_line(tmp_path, monkeypatch):
 
 
 def wandb_records(data: bytes):
-    """Records of a .wandb file. The format is LevelDB's log after a header of 7 bytes, if each record fits its block."""
+    """Records of a .wandb file. The file has a header of 7 bytes and then LevelDB's log format. Each record must fit in one block."""
     from wandb.proto.wandb_internal_pb2 import Record
 
     at = 7
@@ -247,7 +247,7 @@ def test_a_run_in_wandbs_offline_files(tmp_path, monkeypatch):
         run.write_summary({"accuracy": {"test": 0.5}})
     number = json.loads((path / "tracking.json").read_text())["wandb"]["id"]
     (file,) = path.glob(f"wandb/offline-run-*/run-{number}.wandb")
-    deadline = time.monotonic() + 30  # W&B's own process writes it
+    deadline = time.monotonic() + 30  # a separate process of W&B writes the file
     while not any(entry.HasField("exit") for entry in wandb_records(file.read_bytes())):
         assert time.monotonic() < deadline
         time.sleep(0.1)
@@ -269,7 +269,7 @@ def test_a_run_in_wandbs_offline_files(tmp_path, monkeypatch):
 
 
 def test_wandb_without_a_key_is_one_line(tmp_path):
-    """In a separate process, since W&B reads its mode once."""
+    """Runs in a separate process, because a process reads W&B's mode only once."""
     pytest.importorskip("wandb")
     program = (
         "from graphmill.cluster.runs.run_directory import RunDirectory\nfrom graphmill.jobs.cli.exit_codes import run\nfrom graphmill.jobs.records.trackers import tracked\n"

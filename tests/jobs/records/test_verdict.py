@@ -1,4 +1,4 @@
-"""Final scores compared with baselines: which scores print a warning, and which end a job with status 1."""
+"""Tests the comparison of final scores with baselines: which scores print a warning, and which scores end a job with status 1."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Errors name arguments of Python in a call from Python, and flags in a command."""
+"""Tests the names in error messages: a call from Python gets the names of Python arguments, a command gets flags."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""Options from Python mean the same as on the command line, or are refused.
+"""Tests that options from Python mean the same as on the command line, or are refused.
 
 A training leaves the program's state unchanged, and other trainings do not change its numbers.
 """
@@ -61,7 +61,7 @@ MISSPELT: dict[str, list[object]] = {
 
 
 def typed(value: Any) -> list[str]:
-    """The words of a value on a command line."""
+    """The words that a user types for this value on a command line."""
     if isinstance(value, list | tuple):
         return [str(one) for one in value] or ["none"]
     return ["none" if value is None else "yes" if value is True else "no" if value is False else str(value)]
@@ -104,7 +104,7 @@ def test_words_are_what_a_shell_makes_of_them_or_refused(data):
     here = outcome(lambda: config(*recipe, *mappings, *flags, **groups))
     there = outcome(lambda: layered("nodes", [], recipe, read_words(shell)[1]))
     assert here == there
-    if isinstance(here, RunConfig):  # it was taken, all of it
+    if isinstance(here, RunConfig):  # the words were accepted, so every value must have arrived
         values = here.options() | dict.fromkeys(here.open, "auto")
         assert {path: shown(values.get(path)) for path, *_ in said} == {path: " ".join(typed(v)) for path, v, _ in said}
 
@@ -138,7 +138,7 @@ def test_what_is_said_last_counts_and_differences_are_told():
 
 
 def made(run: Path) -> tuple[list[tuple[float, float]], bytes]:
-    """(losses of the epochs, the best weights) of a run."""
+    """(the losses of all epochs, the best weights) of a run."""
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     return [(line["epoch"], line["train_loss"]) for line in lines], (run / "best" / "model.safetensors").read_bytes()
 
@@ -152,7 +152,7 @@ def train(run: str, **said: Any) -> tuple[list[tuple[float, float]], bytes]:
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(Plot, "svg", lambda _: None)  # a third of a small run's time
+    monkeypatch.setattr(Plot, "svg", lambda _: None)  # drawing plots takes a third of the time of a small run
     return tmp_path
 
 

@@ -1,6 +1,6 @@
-"""A trained model as an object gives the numbers of `predict` on tensors, PyG's data and stored graphs.
+"""Tests a trained model as an object. On tensors, PyG's data and stored graphs it returns the numbers of `predict`.
 
-It is saved, loaded, exported and evaluated.
+The model is also saved, loaded, exported and evaluated.
 """
 
 import re
@@ -89,7 +89,7 @@ def runs(shop_graph, graph_set, tmp_path_factory):
 
 
 def tensors(url) -> dict:
-    """A stored graph's features and its edges in random order."""
+    """The features of a stored graph, and its edges in random order."""
     options = RandomPartitionOptions(num_chunks=1, root_splits=None)
     batch = to_torch(RandomPartitionSampler(whole_router(open_graph(str(url))), options).sample(0, 0))
     destination = torch.repeat_interleave(torch.arange(batch.num_nodes), batch.indptr.diff())
@@ -111,7 +111,7 @@ def set_tensors(url, numbers=range(5)) -> dict:
 
 @pytest.mark.parametrize("model", [model for model in MODELS if model not in BY_ROOT])
 def test_a_models_rows_of_nodes_are_those_of_predict(model, runs, shop_graph):
-    """The model takes raw features and contains standardisation and embedded columns. The exported program computes the same numbers."""
+    """The model takes raw features; it contains the standardisation and the embedded columns. The exported program computes the same numbers."""
     run, own = runs("nodes", model), tensors(shop_graph)
     trained, table = run.model(), gm.predict(run, embeddings=True)
     assert {"columns ", "numbers "} <= {name.rpartition(".")[2] for name in trained.state_dict()}
@@ -142,7 +142,7 @@ def test_a_batch_of_subgraphs_has_predicts_rows(model, runs, shop_graph):
 
 @pytest.mark.parametrize("model", ON_GRAPHS)
 def test_a_models_rows_of_graphs_are_those_of_predict(model, runs, graph_set):
-    """In the target's own unit."""
+    """Predictions are in the unit of the target."""
     run, own = runs("graphs", model), set_tensors(graph_set)
     trained, table = run.model(), gm.predict(run)
     target = column(table, next(name for name in table.column_names if name.startswith("prediction")))
@@ -165,7 +165,7 @@ def test_attention_says_how_a_row_is_summed(model, runs, shop_graph):
         graphs, heads, queries, keys = of_layer.shape
         assert (graphs, heads, queries) == (1 if kind == "nodes" else 5, 2, keys)
         torch.testing.assert_close(of_layer.sum(3), torch.ones(graphs, heads, queries), rtol=0, atol=1e-5)
-    if model == "gat":  # only along edges, and to itself
+    if model == "gat":  # a node attends only to its in-neighbors and to itself
         ends = tensors(shop_graph)["edge_index"]
         seen = torch.eye(72, dtype=torch.bool).index_put((ends[1], ends[0]), torch.tensor(True))
         assert ((weights[0][0, 0] > 0) == seen).all()
@@ -174,7 +174,7 @@ def test_attention_says_how_a_row_is_summed(model, runs, shop_graph):
 
 
 def test_rows_of_embeddings_and_states_of_links(shop_graph, tmp_path):
-    """`node_id` selects rows of an embedding table. A run on links gives the states that its decoder compares, and scores of pairs."""
+    """`node_id` selects rows of an embedding table. A run on links returns the states that its decoder compares, and the scores of pairs."""
     shops(tmp_path, "links", 24, ["--links.valid", 0.3, "--links.test", 0.3], rows=range(72))
     words = ["--model", "sage", *SMALL, *SHORT]
     own = tensors(shop_graph)
@@ -225,7 +225,7 @@ def test_a_typed_graph_as_dictionaries(tmp_path):
 
 
 def test_a_converted_checkpoint_is_scored(graph_set, tmp_path):
-    """It has the score of the run with the same weights, which predicts in the target's unit."""
+    """The checkpoint has the same weights as a run, and gets the score of this run. The run predicts in the unit of the target."""
     words = ["--model", "grit", *SMALL, *MODELS["grit"], *SHORT, "--data", graph_set, "--sampler.max_graphs", 8]
     words += ["--task.standardise", "no", "--data.standardise", "no"]
     output_of(train_graphs.main, *words, "--run.dir", tmp_path / "run")
@@ -254,7 +254,7 @@ def test_a_saved_model_needs_no_run(runs, shop_graph, tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match="expected a saved model or nothing there"):
         run.save_model(tmp_path / "model")
     constants = pytest.importorskip("huggingface_hub.constants")
-    # The layout in which the client stores downloads, without the network.
+    # Makes a download of the client by hand, without the network.
     cache, revision = tmp_path / "models--us--geco", "0" * 40
     (cache / "refs").mkdir(parents=True)
     (cache / "refs" / "main").write_text(revision)

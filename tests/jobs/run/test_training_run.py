@@ -1,4 +1,4 @@
-"""The lines of a training job about its run: the number of steps, and how the run ended."""
+"""Tests the lines that a training job prints about its run: the number of steps, and how the run ended."""
 
 from pathlib import Path
 from typing import Any, NoReturn
@@ -82,7 +82,7 @@ def test_small_scores_are_not_printed_as_0(capsys: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize("score", [0.5, 12345.678, 702309.15194, -1e12, 3e18])
 def test_printed_scores_never_run_together(score: float, capsys: Any, tmp_path: Path) -> None:
     scores = {"valid": score, "test": score}
-    longest = {"constant": scores, "composition": None}  # a name of 28 characters
+    longest = {"constant": scores, "composition": None}  # its printed name has 28 characters
     print_end(SUMMARY | {"metric": "mae", "scores": scores, "baselines": longest}, RunStore(str(tmp_path)))
     head, model, constant = capsys.readouterr().out.splitlines()[1:4]
     assert head.split() == ["mae", "valid", "test"]

@@ -1,4 +1,4 @@
-"""Graph-parallel training: the trainer's steps of several models on real processes, and the options that are refused before a run starts."""
+"""Tests graph-parallel training: the trainer's steps with several models on real processes, and the options that are refused before a run starts."""
 
 import re
 from dataclasses import replace
@@ -57,7 +57,7 @@ WORDS = {
 
 
 def stored(folder: Path, model: str = "geco") -> Any:
-    """The plain graph, or the typed one."""
+    """Opens the plain graph or the typed graph, as the model requires."""
     return open_graph(str(folder / ("typed" if model.startswith("typed") else "graph")), kind=PLAIN_OR_TYPED)
 
 
@@ -150,20 +150,18 @@ def one_rank(rank: int, folder: Path, size: int, model: str) -> None:
 def test_two_workers_train_as_one_does(folder, model):
     run_ranks(one_rank, (folder, 2, model), 2)
     alone = outcome(folder, 0, 1, model)
-    # A bias before a batch norm has only rounding errors as its gradient, but AdamW makes a step of them. The running
-    # mean follows the bias.
+    # The true gradient of a bias before a batch norm is 0. AdamW makes full steps from its rounding errors, and the running mean follows the bias.
     drifting = ("own.bias", "running_mean") if "batch-norm" in model else ()
     assert re.search(r"the weights of [a-z.]+head.weight are not finite", alone["error"])
     for rank in range(2):
         part = torch.load(folder / f"{model}-{rank}.pt", weights_only=True)
         for ours, theirs in zip(part["records"], alone["records"], strict=True):
             assert ours == pytest.approx(theirs, rel=1e-5)
-        counted = {"by_class", "confusion"}  # of the same predictions as the accuracy
+        counted = {"by_class", "confusion"}  # computed from the same predictions as the accuracy
         assert counted < part["scores"].keys() == alone["scores"].keys()
         compared = [{name: of["scores"][name] for name in part["scores"].keys() - counted} for of in (part, alone)]
         assert compared[0] == pytest.approx(compared[1], rel=2e-3 if drifting else 1e-4)
-        # Both ranks check, because a check is a forward pass of all ranks. The message on both names the rank that
-        # found the problem.
+        # A check is a forward pass of all ranks, so both ranks check. On both ranks the message names the rank that found the problem.
         assert re.match(
             r"evaluation of valid, rank 1, batch 1: a prediction is not finite; the weights of [a-z.]+head.weight",
             part["error"],

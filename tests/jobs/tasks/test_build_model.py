@@ -1,6 +1,6 @@
-"""The forward of a plain module is called with the tensors that its arguments name, and returns the rows that the task needs.
+"""Tests plain modules as models. The forward of a module gets the tensors that its arguments name, and must return the rows that the task needs.
 
-Otherwise one line says why not.
+If that is impossible, one line says why.
 """
 
 import sys
@@ -37,7 +37,7 @@ OF_TYPES = TypedGraphs(
 
 
 class Plain(nn.Module):
-    """A user's own."""
+    """A plain module, as a user writes it."""
 
     def __init__(self, in_channels, out_channels, hidden: int = 8, names: list[str] | None = None, act=torch.relu):
         super().__init__()
@@ -137,7 +137,8 @@ def test_types_come_as_mappings_and_lazy_layers_get_their_sizes() -> None:
         assert module_options(own).takes_types
     kind = module_options(Plain)
     made = build_model(Component("plain", kind(hidden=4)), "nodes", replace(TYPED, node=Features(dim=8)))
-    assert made.model.model.module.first.weight.shape == (4, 8)  # behind relational layers
+    # The input width is 8, the width of the relational layers before the module.
+    assert made.model.model.module.first.weight.shape == (4, 8)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Batches become graphs with the right edge direction, roots and subgraphs."""
+"""Tests that batches become graphs with the right edge direction, roots and subgraphs."""
 
 import pickle
 from copy import deepcopy
@@ -107,7 +107,7 @@ def test_edges_that_come_again_are_made_once():
     subgraphs = to_torch(minibatch(np.array([0, 3, 5])))
     featured = to_torch(replace(minibatch(), edge_feature=np.ones((4, 1), np.float32)))
     kept = KeptEdges(make)
-    # The first batch keeps nothing, because the edges of minibatches seldom repeat.
+    # After the first batch nothing is kept yet, because the edges of minibatches seldom repeat.
     assert [kept(batch) for batch in (first, again, first, again)] == [1, 2, 2, 2]
     assert [kept(batch) for batch in (other, first, weighed, first, subgraphs, first, featured)] == [
         3,
@@ -123,9 +123,9 @@ def test_edges_that_come_again_are_made_once():
 
 @pytest.mark.parametrize("name", ["graphs", "geco"])
 def test_kept_edges_are_those_of_the_batch(name):
-    """Two graphs take turns, with other rows and roots each time.
+    """Batches come from two graphs in turn, with other rows and roots each time.
 
-    Results equal those of a reader, or a model, that has seen no earlier batch.
+    The results equal the results of a new reader or model, which has seen no earlier batch.
     """
     torch.manual_seed(0)
     model = GECOClassifier(GECOConfig(in_dim=2, out_dim=3, width=8, num_layers=1)).eval()
@@ -242,7 +242,7 @@ def test_the_penalty_is_for_training_only():
     trained = model(batch)
     assert isinstance(trained, StepOutput)
     assert float(trained.penalty) == 2.0
-    assert float(trained.prediction[0]) == 1.0 + 3  # the batch's epoch
+    assert float(trained.prediction[0]) == 1.0 + 3  # 3 is the epoch of the batch
     assert model.eval()(batch).penalty is None
     assert OverGraphs(Penalised(), node_batch_graphs)(batch).penalty is None
 
@@ -250,7 +250,7 @@ def test_the_penalty_is_for_training_only():
 def test_typed_batches_train_r_sage_and_geco_behind_relational_layers():
     """At full fan-out R-SAGE's predictions do not depend on the batch.
 
-    Features are made of ids, and both models learn whether an id is large.
+    The features are functions of the node ids, and both models learn whether an id is large.
     """
     graph = random_typed_graph()
     half = np.median(graph.tables["paper"].ids)
@@ -261,7 +261,7 @@ def test_typed_batches_train_r_sage_and_geco_behind_relational_layers():
     geco = NodeGECO(GECOConfig(in_dim=16, out_dim=5, width=16, num_layers=1))
     layers = RelationalConfig(dims, graph.relations, width=16, num_layers=1, dropout=0.0)
     for model in (RSAGE(config), OverTypes(layers, geco)):
-        model.layers.input["type paper"].weight.data.mul_(0.01)  # whose features are as large as ids
+        model.layers.input["type paper"].weight.data.mul_(0.01)  # papers' features are as large as ids
         optimizer, losses = torch.optim.Adam(model.parameters(), lr=1e-2), []
         with Loader(sampler, collate=typed_to_torch) as loader:
             for _ in range(15):

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from graphmill.models.encodings import identifiers
 from graphmill.models.encodings.identifiers import node_identifiers, orthogonal_identifiers
 from graphmill.models.primitives.graphs import Graphs
 from tests.packed_graphs import MIXED, packed
@@ -130,3 +131,16 @@ def test_relabelled_nodes_have_the_same_law():
     overlap = torch.einsum("bic,bjc->bij", p, p).square().mean(0)
     off = overlap[~torch.eye(10, dtype=torch.bool)]
     assert off.std() < 0.01
+
+
+def test_a_gpus_orthogonal_matrices_are_those_of_qr() -> None:
+    generator = torch.Generator().manual_seed(3)
+    for shape in ((50, 9, 9), (20, 40, 16), (3, 1, 1)):
+        matrix = torch.randn(shape, dtype=torch.float64, generator=generator)
+        q, r = torch.linalg.qr(matrix)
+        expected = q * r.diagonal(dim1=1, dim2=2).sign().unsqueeze(1)
+        torch.testing.assert_close(identifiers._orthogonalised(matrix), expected, rtol=0, atol=1e-9)
+    nearly = torch.randn(1, 12, 12, dtype=torch.float64, generator=generator)
+    nearly[0, :, 7] = nearly[0, :, 2] + 1e-9 * nearly[0, :, 7]
+    q = identifiers._orthogonalised(nearly)[0]
+    torch.testing.assert_close(q.t() @ q, torch.eye(12, dtype=torch.float64), rtol=0, atol=1e-12)

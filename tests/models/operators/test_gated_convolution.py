@@ -44,8 +44,13 @@ def test_equals_the_definition_with_its_gradients(num, order, skip):
     expected = by_definition(*tensors)
     grad = torch.randn(expected.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     expected_grads = torch.autograd.grad(expected, tensors, grad)
-    for chunk_bytes in (None, 3 * 8 * 4 * transform_length(num)):  # all at once, or chunks of 3 and 2 channels
-        y = gated_convolve(*tensors, chunk_bytes=chunk_bytes)
+    # All at once, or chunks of 3 and 2 channels, which may keep their spectra.
+    for chunk_bytes, keep in (
+        (None, False),
+        (3 * 8 * 4 * transform_length(num), False),
+        (3 * 8 * 4 * transform_length(num), True),
+    ):
+        y = gated_convolve(*tensors, chunk_bytes=chunk_bytes, keep_spectra=keep)
         torch.testing.assert_close(y, expected, rtol=1e-11, atol=1e-11)
         for got, want in zip(torch.autograd.grad(y, tensors, grad), expected_grads, strict=True):
             torch.testing.assert_close(got, want, rtol=1e-9, atol=1e-9)
@@ -129,6 +134,24 @@ def test_keeps_its_input_the_convolutions_and_a_spectrum_of_features_only():
     kept = saved_bytes(lambda: gated_convolve(*tensors).sum())
     parameters = sum(t.numel() for t in tensors[1:4])
     assert kept <= 4 * (num * (2 * width + 2 * width + features) + parameters) + 8 * features + 4096
+
+
+@pytest.mark.parametrize("half", [False, True])
+def test_kept_spectra_save_a_fifth_of_the_transforms_and_change_no_bit(half, monkeypatch):
+    tensors = inputs(4096, 2, width=8, channels=16, features=4, skip=True, dtype=torch.float32)
+    rows = []
+    real = torch.fft.rfft
+    monkeypatch.setattr(torch.fft, "rfft", lambda x, **n: rows.append(len(x)) or real(x, **n))
+
+    def outcome(keep):
+        rows.clear()
+        with torch.autocast("cpu", torch.bfloat16, enabled=half):
+            y = gated_convolve(*tensors, chunk_bytes=3 * 8 * 4 * 4096, keep_spectra=keep)
+        return [y, *torch.autograd.grad(y.float().square().sum(), tensors)], sum(rows)
+
+    (again, count), (kept, fewer) = outcome(False), outcome(True)
+    assert all(torch.equal(a, b) for a, b in zip(again, kept, strict=True))
+    assert count - fewer == 2 * 8  # one for each convolution and channel, of 2 + 3
 
 
 def test_half_precision_gates_with_single_precision_transforms():

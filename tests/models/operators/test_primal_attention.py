@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from graphmill.jobs.plan.tries import saved_bytes
 from graphmill.models.primitives.graphs import Graphs
 from graphmill.models.primphormer.attention import PrimalAttention, VirtualNode, primal_scores, unit
 from graphmill.models.primphormer.options import PrimalOptions
@@ -78,6 +79,70 @@ def test_j_over_a_batch_is_the_mean_over_its_nodes() -> None:
     assert (out.loss - losses.mean()).abs() > 1e-6
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"pool": "sum", "score_terms": "sum", "multiplier": "plain"},
+        {"multiplier": "softplus", "num_scores": 6, "virtual_nodes": "none"},
+        {"heads": "shared", "virtual_nodes": "running", "num_scores": 4},
+    ],
+)
+def test_one_graph_needs_no_scores_and_is_the_printed_form(monkeypatch: pytest.MonkeyPatch, options: dict) -> None:
+    layer, x = attention(**options), torch.randn(11, 12, dtype=torch.float64, requires_grad=True)
+
+    def gradients(out: Tensor, loss: Tensor) -> tuple[Tensor | None, ...]:
+        leaves = [x, *layer.parameters()]
+        return torch.autograd.grad((out * torch.arange(12)).sum() + loss.square(), leaves, allow_unused=True)
+
+    expected = slow(layer, x)
+    wanted = gradients(*expected)
+    monkeypatch.setattr("graphmill.models.primphormer.attention.primal_scores", None)
+    for tile in (11, 4):
+        in_tiles(monkeypatch, tile)
+        out = layer(x, batch_of(11))
+        for got, want in zip((out.x_nD, out.loss), expected, strict=True):
+            torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-12)
+        for got, want in zip(gradients(out.x_nD, out.loss), wanted, strict=True):
+            torch.testing.assert_close(got, want, rtol=1e-10, atol=1e-10)
+
+
+def in_tiles(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
+    """Uses a GPU's tiles of rows on the CPU."""
+    monkeypatch.setattr("graphmill.models.primphormer.attention._TILE_ROWS", {"cpu": rows})
+    monkeypatch.setattr("graphmill.models.primphormer.attention._BLOCK_ROWS", {"cpu": 3})
+
+
+@pytest.mark.parametrize("sizes", [(11,), (4, 1, 0, 6), (0, 11, 0)])
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_tiles_of_rows_give_the_values_masks_and_gradients_of_all_rows(
+    monkeypatch: pytest.MonkeyPatch, sizes: tuple[int, ...], dropout: float
+) -> None:
+    layer, graphs = attention(num_scores=3, dropout=dropout).train(), batch_of(*sizes)
+    x = torch.randn(11, 12, dtype=torch.float64, requires_grad=True)
+
+    def outcome() -> tuple[Tensor, ...]:
+        torch.manual_seed(5)
+        out = layer(x, graphs)
+        objective = (out.x_nD * torch.arange(12)).sum() + out.loss.square()
+        return out.x_nD, out.loss, *torch.autograd.grad(objective, [x, *layer.parameters()])
+
+    expected = outcome()
+    in_tiles(monkeypatch, 4)
+    for got, want in zip(outcome(), expected, strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-11, atol=1e-11)
+
+
+def test_tiles_keep_the_input_of_the_attention_and_no_scores(monkeypatch: pytest.MonkeyPatch) -> None:
+    for dropout in (0.0, 0.5):
+        layer, x = attention(16, 2, dropout=dropout).train(), torch.randn(4000, 16, dtype=torch.float64)
+        whole = saved_bytes(lambda: layer(x, batch_of(4000)).x_nD.sum())  # noqa: B023
+        in_tiles(monkeypatch, 500)
+        tiled = saved_bytes(lambda: layer(x, batch_of(4000)).x_nD.sum())  # noqa: B023
+        assert tiled < 1.3 * x.nbytes < whole / 2
+        monkeypatch.undo()
+
+
 def matrix(virtual: VirtualNode) -> torch.Tensor:
     """f_X, [B, S, M]."""
     return virtual.common_SM + virtual.shift_BS.unsqueeze(2)
@@ -92,7 +157,7 @@ def test_primal_scores_equal_the_kernel_expansion() -> None:
     virtual = VirtualNode(torch.randn(s, m, dtype=torch.float64), torch.randn(1, s, dtype=torch.float64))
     f_SM = matrix(virtual)[0]
     weight_MP = f_SM.t() @ h_SN @ phi_k[:, 0]
-    scores = primal_scores(phi_q, weight_MP.unsqueeze(0), virtual, batch_of(n))[:, 0]
+    scores = primal_scores(phi_q, weight_MP.unsqueeze(0), virtual, batch_of(n).by_graph)[:, 0]
     kernel_NN = phi_q[:, 0] @ phi_k[:, 0].t()
     torch.testing.assert_close(scores, kernel_NN @ h_SN.t() @ (f_SM @ f_SM.t()).t(), rtol=1e-12, atol=1e-13)
 
@@ -115,8 +180,8 @@ def test_the_singular_vectors_of_the_kernel_solve_the_ksvd() -> None:
         layer.multiplier_S.copy_(1 / (sigma[:s] * capital_f.diagonal()))
     graphs = batch_of(n)
     virtual = layer.virtual_node(x, graphs)
-    e = primal_scores(phi_q.unsqueeze(1), layer.weight_e_HMP, virtual, graphs)[:, 0]
-    r = primal_scores(phi_k.unsqueeze(1), layer.weight_r_HMP, virtual, graphs)[:, 0]
+    e = primal_scores(phi_q.unsqueeze(1), layer.weight_e_HMP, virtual, graphs.by_graph)[:, 0]
+    r = primal_scores(phi_k.unsqueeze(1), layer.weight_r_HMP, virtual, graphs.by_graph)[:, 0]
     torch.testing.assert_close(h_e, layer.multiplier_S.unsqueeze(1) * e.t(), rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(h_r, layer.multiplier_S.unsqueeze(1) * r.t(), rtol=1e-12, atol=1e-12)
     assert abs(layer(x, graphs).loss.item()) < 1e-12

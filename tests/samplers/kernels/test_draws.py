@@ -1,7 +1,8 @@
-"""The three ways to draw without replacement give the same draw, and it is uniform."""
+"""All ways to draw without replacement give the same draw, and it is uniform."""
 
 from decimal import Decimal, localcontext
 
+import numba
 import numpy as np
 import pytest
 from hypothesis import given
@@ -12,12 +13,19 @@ from graphmill.samplers.kernels import draws as draw_kernels
 from graphmill.samplers.kernels.random_streams import hash_ids
 from tests import reference_sampler as reference
 
-WAYS = ("bitmap", "scan", "hashed")
+WAYS = ("word", "bitmap", "scan", "hashed")
+
+
+@numba.njit
+def draw_word(key, degree, take, first, position):
+    draw_kernels._draw_word(key, degree, take, first, position, 0)
 
 
 def draw(way: str, key: int, degree: int, take: int, first: int = 0) -> list[int]:
     position = np.full(take, -1, np.int64)
-    if way == "bitmap":
+    if way == "word":
+        draw_word(np.uint64(key), degree, take, first, position)
+    elif way == "bitmap":
         bitmap = np.zeros(degree // 64 + 1, np.uint64)
         draw_kernels._draw_bitmap(np.uint64(key), degree, take, bitmap, first, position, 0)
         assert not bitmap.any()  # The map is as clean as before, because the next list uses it again.
@@ -28,11 +36,16 @@ def draw(way: str, key: int, degree: int, take: int, first: int = 0) -> list[int
     return position.tolist()
 
 
-@given(key=st.integers(0, 2**64 - 1), degree=st.integers(1, 400), share=st.floats(0, 1), first=st.integers(0, 2**40))
+@given(
+    key=st.integers(0, 2**64 - 1),
+    degree=st.integers(1, 128) | st.integers(1, 400),
+    share=st.floats(0, 1),
+    first=st.integers(0, 2**40),
+)
 def test_every_way_draws_what_the_reference_draws(key: int, degree: int, share: float, first: int) -> None:
     take = int(share * degree)
     expected = [first + position for position in reference.floyd(key, degree, take)]
-    assert all(draw(way, key, degree, take, first) == expected for way in WAYS)
+    assert all(draw(way, key, degree, take, first) == expected for way in WAYS[degree > 64 :])
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -49,10 +62,10 @@ def test_every_entry_is_as_likely_as_any_other(way: str, take: int) -> None:
     assert chi2.sf(statistic, degree - 1) > 1e-4
 
 
-@pytest.mark.parametrize("fanout", [0, 1, 47, 48, 49, 2047, 2048, 2049, 5000, -1])
+@pytest.mark.parametrize("fanout", [0, 1, 47, 48, 49, 63, 64, 2047, 2048, 2049, 5000, -1])
 def test_lists_of_every_length_side_by_side(fanout: int) -> None:
-    """Lengths around the limits between the three ways, with empty lists in between."""
-    degree = np.array([0, 1, 48, 49, 0, 2047, 2048, 2049, 4097, 10_000, 0])
+    """Lengths around the limits of these ways, with empty lists in between."""
+    degree = np.array([0, 1, 48, 49, 63, 64, 65, 0, 2047, 2048, 2049, 4097, 10_000, 0])
     first = np.cumsum(degree) - degree
     keys = hash_ids(np.uint64(5), np.arange(len(degree)))
     count, position = draw_kernels.draw_uniform(first, degree, keys, fanout)

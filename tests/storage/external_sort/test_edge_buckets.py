@@ -250,6 +250,7 @@ def test_what_one_write_leaves_over_is_written_too(tmp_path: Path, monkeypatch: 
 
     monkeypatch.setattr(os, "writev", a_few_bytes)
     buckets = make_buckets(tmp_path / "edges", [0, 10])
+    buckets._max_held_bytes = 2 * 4 * (4 + 4 + 8)  # both chunks
     for start in (0, 4):
         spill(buckets, spilled(list(range(start, start + 4)), [7, 1, 7, 9]), np.arange(10, dtype=np.int32))
     found = [(d, s) for _, b in sorted_by_partition(buckets) for d, s in zip(*ends(b), strict=True)]

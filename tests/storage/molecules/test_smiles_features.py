@@ -9,7 +9,7 @@ import pytest
 
 from graphmill.storage.format.graph_set_manifest import Reject
 from graphmill.storage.molecules.molecule_source import MoleculeRows, hashed_split
-from graphmill.storage.molecules.smiles_features import ATOMS, BONDS, Featuriser
+from graphmill.storage.molecules.smiles_features import ATOMS, BONDS, Featuriser, _Kinds
 
 pytest.importorskip("rdkit")
 pytest.importorskip("ogb")
@@ -170,3 +170,62 @@ def test_hashed_split_is_the_documented_function():
     np.testing.assert_allclose(np.bincount(codes)[1:] / 2000, (0.8, 0.1, 0.1), atol=0.02)
     assert hashed_split("CCO") == hashed_split("CCO |extension|")
     assert hashed_split("") in (1, 2, 3)
+
+
+def _kinds(smiles, binaries):
+    from rdkit import Chem
+
+    molecules = [Chem.MolFromSmiles(each) for each in smiles]
+    asked = []
+
+    def molecule(index):
+        asked.append(index)
+        return molecules[index]
+
+    sizes = [(each.GetNumAtoms(), each.GetNumBonds()) for each in molecules]
+    return _Kinds.read(binaries or [each.ToBinary(0) for each in molecules], sizes, molecule), asked
+
+
+def test_the_binary_form_gives_the_kinds_that_atoms_and_bonds_give():
+    smiles = [each for each in ODD if _molecule(each) is not None]
+    read, asked = _kinds(smiles, None)
+    assert len(asked) < len(smiles) / 2
+    for index, each in enumerate(smiles):
+        read.ask(index, _molecule(each))
+    again, _ = _kinds(smiles, None)
+    for name in ("atoms", "bonds", "ends"):
+        np.testing.assert_array_equal(getattr(again, name), getattr(read, name))
+
+
+def test_a_binary_form_of_another_version_or_cut_anywhere_is_not_read():
+    smiles = "F/C=C/c1ccccc1[N+](=O)[O-]"
+    whole = _molecule(smiles).ToBinary(0)
+    expected, asked = _kinds([smiles], [whole])
+    assert asked == []
+    other = whole[:12] + bytes([whole[12] + 1]) + whole[13:]
+    flagged = whole[:31] + bytes([whole[31] | 0x10]) + whole[32:]
+    ends = whole.rindex(bytes([1, 0, 0, 0, 6]))  # the number of rings and the first ring's size
+    for binary in (other, flagged, *(whole[:size] for size in range(ends + 5))):
+        found, asked = _kinds([smiles], [binary])
+        assert asked == [0], len(binary)
+        np.testing.assert_array_equal(found.atoms, expected.atoms)
+        np.testing.assert_array_equal(found.ends, expected.ends)
+
+
+def test_a_binary_form_that_is_misread_is_noticed(monkeypatch):
+    """As if a new RDKit changed the meaning of a byte but not the version."""
+    read = _Kinds.read
+
+    def misread(*arguments):
+        kinds = read(*arguments)
+        kinds.atoms[:] += 1 << 26  # a hydrogen more
+        return kinds
+
+    monkeypatch.setattr(_Kinds, "read", misread)
+    _assert_equals_ogb(["CCO", "c1ccccc1", "C" * 300])
+
+
+def _molecule(smiles):
+    from rdkit import Chem
+
+    return Chem.MolFromSmiles(smiles)

@@ -1,0 +1,184 @@
+"""The warm process and its launcher, with a script in Ray's place and with a real Ray."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from graphmill.cluster.options import SessionOptions
+from graphmill.cluster.ray.session import ray_session
+from graphmill.cluster.ray.warm_launcher import worker_of
+from graphmill.cluster.ray.warm_workers import WarmWorkers, can_fork_workers
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.skipif(not can_fork_workers(), reason="workers are forked on Linux alone")
+WAIT_S = 120.0
+# Stands for Ray's script of that name. It says what it has got, and then what stdin says.
+WORKER = """
+    import json, os, sys
+    from ray import ObjectID
+    ids = ObjectID.from_random().hex()
+    told = dict(pid=os.getpid(), parent=os.getppid(), words=sys.argv[1:], folder=os.getcwd(), ids=ids, nice=os.nice(0),
+        is_warm="torch" in sys.modules, score=open("/proc/self/oom_score_adj").read(), environment=dict(os.environ))
+    print(json.dumps(told), flush=True)
+    sys.exit(int(sys.stdin.readline() or 0))
+"""
+
+
+class Host:
+    """A warm process, and the launchers that this process starts as Ray's raylet would."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.script = folder, folder / "default_worker.py"
+        self.script.write_text(textwrap.dedent(WORKER))
+        self.workers = WarmWorkers(folder, ["graphmill.core.errors"])
+        self.warm = psutil.Process(self.workers._process.pid)
+        self.environment = dict(os.environ)
+        self.launched: list[subprocess.Popen[str]] = []
+
+    def launch(self, *words: str, **variables: str) -> tuple[subprocess.Popen[str], dict[str, Any]]:
+        """Starts a worker, and returns its launcher and what the worker says."""
+        with self.workers.starting():
+            command = [sys.executable, *(words or (str(self.script), "--a", "b c"))]
+        pipe = subprocess.PIPE
+        environment = self.environment | variables
+        launcher = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment, cwd=self.folder)
+        self.launched.append(launcher)
+        assert launcher.stdout is not None
+        return launcher, json.loads(launcher.stdout.readline())
+
+    def end(self) -> None:
+        for launcher in self.launched:
+            launcher.kill()
+            launcher.wait(WAIT_S)
+        self.workers.end()
+        self.workers._process.wait(WAIT_S)
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[Host]:
+    started = Host(tmp_path)
+    yield started
+    started.end()
+
+
+def context(**parts: Any) -> str:
+    nothing = {"command_prefix": [], "env_vars": {}, "override_worker_entrypoint": None, "java_jars": []}
+    return f"--serialized-runtime-env-context={json.dumps(nothing | {'py_executable': sys.executable} | parts)}"
+
+
+def test_a_forked_worker_is_what_the_launcher_was_asked_for(host: Host) -> None:
+    before = sys.executable
+    assert psutil.Process().pid == host.warm.ppid()
+    launcher, told = host.launch()
+    assert sys.executable == before
+    assert told["is_warm"]
+    assert told["parent"] == host.warm.pid
+    assert (told["words"], told["folder"]) == (["--a", "b c"], str(host.folder))
+    assert told["environment"] == host.environment
+    _, other = host.launch()
+    assert other["is_warm"]
+    assert other["ids"] != told["ids"]
+    assert launcher.stdin is not None
+    launcher.stdin.write("7\n")
+    launcher.stdin.flush()
+    assert launcher.wait(WAIT_S) == 7
+
+
+def test_a_runtime_environment_of_ray_train_is_forked_and_any_other_is_started(host: Host) -> None:
+    setup = "/ray/setup_worker.py"
+    words = (setup, str(host.script), "--a", "--language=PYTHON", context(env_vars={"RAY_TRAIN_X": "1"}))
+    _, told = host.launch(*words)
+    assert told["is_warm"]
+    assert (told["words"], told["environment"]["RAY_TRAIN_X"]) == (["--a"], "1")
+    _, told = host.launch(ANOTHER="1")
+    assert not told["is_warm"]
+    assert told["environment"]["ANOTHER"] == "1"
+
+
+def test_workers_end_with_their_launcher_and_with_the_warm_process(host: Host) -> None:
+    first, told = host.launch()
+    first.send_signal(signal.SIGTERM)
+    assert first.wait(WAIT_S) == 256 - signal.SIGTERM
+    assert not psutil.pid_exists(told["pid"])
+    second, told = host.launch()
+    second.kill()
+    wait_until(lambda: not psutil.pid_exists(told["pid"]), WAIT_S)
+    third, told = host.launch()
+    host.warm.kill()
+    assert third.wait(WAIT_S) == 1
+    wait_until(lambda: not psutil.pid_exists(told["pid"]), WAIT_S)
+    _, told = host.launch()
+    assert not told["is_warm"]
+
+
+def test_a_damaged_request_ends_no_other(host: Host) -> None:
+    for damaged in (b"", b"\0\0\0\5ab", b"\xff\xff\xff\xff", b"\0\0\0\2{}"):
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(str(host.folder / "warm"))
+            connection.sendall(damaged)
+    assert host.launch()[1]["is_warm"]
+
+
+def test_a_process_whose_forks_would_draw_equal_ids_is_found_out() -> None:
+    asked = "from graphmill.cluster.ray.warm_process import forks_differ\n{}\nprint(forks_differ())"
+    drawn = "from ray import ObjectID; ObjectID.from_random()"
+    said = [subprocess.check_output([sys.executable, "-c", asked.format(line)], text=True) for line in ("", drawn)]
+    assert [each.split()[-1] for each in said] == ["True", "False"]
+
+
+def test_only_workers_that_run_a_runs_code_are_forked() -> None:
+    worker, setup = "/x/default_worker.py", "/x/setup_worker.py"
+    python = "--language=PYTHON"
+    assert worker_of([worker, "--a"]) == ([worker, "--a"], {})
+    added = context(env_vars={"A": "1"})
+    assert worker_of([setup, worker, "--a", python, added]) == ([worker, "--a"], {"A": "1"})
+    for words in (
+        [],
+        ["-u", "/x/dashboard.py"],
+        [worker, "--worker-type=SPILL_WORKER"],
+        [setup, worker, python],
+        [setup, worker, "--language=JAVA", context()],
+        [setup, worker, python, context(env_vars={"A": "${B}"})],
+        [setup, worker, python, context(command_prefix=["cd", "x"])],
+        [setup, worker, python, "--serialized-runtime-env-context={"],
+    ):
+        assert worker_of(words) is None, words
+
+
+@pytest.mark.ray
+def test_rays_actors_are_forked_and_restarted_and_end_with_the_session() -> None:
+    import ray
+
+    class Actor:
+        def told(self) -> tuple[int, bool, int, int]:
+            score = int(Path("/proc/self/oom_score_adj").read_text())
+            return os.getpid(), "graphmill.cluster.serving.partition_server" in sys.modules, os.nice(0), score
+
+    before = set(psutil.Process().children(recursive=True))
+    modules = ("graphmill.cluster.serving.partition_server",)
+    with ray_session(SessionOptions(address="local", num_cpus=2, object_store_gb=0.1), modules):
+        remote = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)(Actor)
+        forked, plain = remote.remote(), remote.options(runtime_env={"env_vars": {"OTHER": "1"}}).remote()
+        (first, is_warm, *limits), (_, is_plain_warm, *plain_limits) = ray.get(
+            [forked.told.remote(), plain.told.remote()], timeout=WAIT_S
+        )
+        assert is_warm
+        assert not is_plain_warm
+        assert limits == plain_limits
+        os.kill(first, signal.SIGKILL)
+        again, is_warm, *_ = ray.get(forked.told.remote(), timeout=WAIT_S)
+        assert again != first
+        assert is_warm
+    left = set(psutil.Process().children(recursive=True)) - before
+    assert [process for process in left if process.status() != psutil.STATUS_ZOMBIE] == []
+    assert not psutil.pid_exists(again)
