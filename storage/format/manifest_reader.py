@@ -269,7 +269,7 @@ class ManifestReader:
 
 
 def _cut_statistics(text: str) -> tuple[str, str | None]:
-    """Returns a manifest's text with null in place of the statistics, and the statistics' text. The second is None if `manifest_json` did not write the text."""
+    """Returns a manifest's text with null in place of the statistics, and the text of the statistics (None if `manifest_json` did not write the manifest)."""
     start = end = text.find(_STATISTICS)
     if start < 0:
         return text, None

@@ -280,7 +280,7 @@ def shard_batch(
     original_id: np.ndarray | None = None,
     ids: pa.Array | None = None,
 ) -> pa.RecordBatch:
-    """Returns the columns of graphs.arrow. `split`: int8 [g] codes (default: 0, none). `original_id`: int64 [g] (default: 0, 1, 2 …). `ids`: the source's ids."""
+    """Returns the columns of graphs.arrow. `split`: int8 [g] codes (default: 0, none). `original_id`: int64 [g] (default: 0, 1 …). `ids`: the source's ids."""
     num_graphs, feature = len(graphs.num_nodes), graphs.node_feature
     nodes = pa.nulls(int(graphs.num_nodes.sum())) if feature is None else _column(feature)
     ends = zip(("source", "destination"), graphs.edge_index, strict=True)
