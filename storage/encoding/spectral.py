@@ -22,9 +22,8 @@ from graphmill.core.errors import DataError
 from graphmill.storage.format.source import Progress
 
 _DENSE_NODES = 256  # up to here a dense solver is faster and more reliable
-_TOLERANCE = (
-    1e-8  # error of S's eigenvalues; an eigenvector's error is about this error divided by the distance to the next eigenvalue
-)
+# Error of S's eigenvalues. An eigenvector's error is about this error divided by the distance to the next eigenvalue.
+_TOLERANCE = 1e-8
 _SHIFT = 4.0  # moves known eigenvectors of S + I below its spectrum [0, 2]
 _MAX_RESTARTS = 3000
 _SEED = 20240229

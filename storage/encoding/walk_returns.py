@@ -12,7 +12,8 @@ from graphmill.core.errors import ConfigError
 from graphmill.storage.format.source import Progress
 
 MAX_WORK = 4e12  # multiplications; about an hour on one core
-_BLOCK_NODES = 16  # a block of columns stays in cache: 2.0 G multiplications/s were measured with 16 columns, 0.8 G with 64
+# a block of columns stays in cache: 2.0 G multiplications/s were measured with 16 columns, 0.8 G with 64
+_BLOCK_NODES = 16
 
 
 def return_probabilities(

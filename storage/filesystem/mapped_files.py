@@ -14,7 +14,8 @@ import numpy as np
 
 from graphmill.core.errors import DamageError, FormatError
 
-_MAPPED: dict[str, tuple[int, int]] = {}  # maps a path to the size and the time of change that the file had when it was mapped
+# maps a path to the size and the time of change that the file had when it was mapped
+_MAPPED: dict[str, tuple[int, int]] = {}
 _LEAST_FREE_BYTES = 1 << 20
 _ADVICE = "put the file back; a run goes on with --run.resume"
 

@@ -38,7 +38,8 @@ def retried(
             if attempt.done() and not may_pass(error):
                 if isinstance(error, _ANSWERS):
                     raise error from None
-                raise FormatError(str(refused)) from error  # for example missing permissions or credentials, or a full disk
+                # for example missing permissions or credentials, or a full disk
+                raise FormatError(str(refused)) from error
             last = one_line(error) if attempt.done() else "no answer"
         left = until - time.monotonic()
         if left <= 0:

@@ -38,7 +38,8 @@ from graphmill.storage.format.statistics import GraphSizes, GraphStatistics, rea
 ONE_GRAPH = "one-graph"
 NODE, EDGE = "node", Relation("node", "edge", "node")  # the only type and the only relation of a plain graph
 
-NAME = r"[A-Za-z0-9_](?:[A-Za-z0-9_.]|-(?=[A-Za-z0-9_.])){0,63}"  # a name contains no "--", because "--" separates names
+# a name contains no "--", because "--" separates names
+NAME = r"[A-Za-z0-9_](?:[A-Za-z0-9_.]|-(?=[A-Za-z0-9_.])){0,63}"
 PART_NAME = rf"{NAME}(?:--{NAME}){{0,2}}"  # pattern of the folder of a type or a relation
 _FILE_NAME = re.compile(r"part-\d{5}/(topology|out_topology|nodes|ids|features|edges|links)\.arrow")
 _TYPED_FILE_NAME = re.compile(
@@ -46,7 +47,8 @@ _TYPED_FILE_NAME = re.compile(
 )
 _OF_NODES = ("nodes.arrow", "ids.arrow", "features.arrow")
 _ENCODING_FILE = re.compile(rf"part-\d{{5}}/(?:{NAME}/)?encodings/[A-Za-z0-9._-]{{1,128}}\.arrow")
-LABEL_DTYPES = {"class": "int64", "answers": "int8", "value": "float32", "values": "float32"}  # dtype of the stored labels by their kind
+# dtype of the stored labels by their kind
+LABEL_DTYPES = {"class": "int64", "answers": "int8", "value": "float32", "values": "float32"}
 
 
 @dataclass(frozen=True)

@@ -273,7 +273,8 @@ def _cut_statistics(text: str) -> tuple[str, str | None]:
     start = end = text.find(_STATISTICS)
     if start < 0:
         return text, None
-    while not text.startswith(_END, end - 2):  # searching for the whole text _END would be slow, because it begins with a line break
+    while not text.startswith(_END, end - 2):
+        # searching for the whole text _END would be slow, because it begins with a line break
         end = text.find("}", end + 1)
         if end < 0:
             return text, None

@@ -13,7 +13,8 @@ from graphmill.storage.format.manifest_reader import ManifestReader
 from graphmill.storage.format.source import SPLIT_NAMES
 
 _DIGEST, _FINGERPRINT = 64, 32  # hexadecimal digits
-MAX_CLASS_COUNTS = 1 << 20  # most numbers that are stored for classes or columns; if there are more, they are not stored
+# most numbers that are stored for classes or columns; if there are more, they are not stored
+MAX_CLASS_COUNTS = 1 << 20
 _LARGEST = 1e39  # more than any float32
 
 
@@ -83,7 +84,8 @@ class SplitStatistics:
     # For each split: the number of labelled nodes of each class, or the number of nodes with a yes for each answer. None: no classes, or too many to store.
     class_counts: tuple[tuple[int, ...], ...] | None
     training_target: TargetStatistics | None  # set if a node's label is one real number
-    num_training_edges: int | None  # number of edges between two different labelled training nodes; None: the graph has no classes
+    # number of edges between two different labelled training nodes; None: the graph has no classes
+    num_training_edges: int | None
     num_agreeing_edges: int | None  # number of these edges whose two ends have the same class
     digest: str  # SHA-256 of the columns permanent id, label and split code, in ascending order of permanent id
     # homophily in which each edge counts with its weight; None: edges have no weights, or a weight is negative
@@ -101,7 +103,8 @@ class GraphStatistics:
     """Statistics of one graph. They describe the stored edges, after ingestion has dropped duplicates and self-loops and added reverses, if requested."""
 
     in_degree: CountStatistics
-    out_degree: CountStatistics  # out-degrees of all nodes; for a relation between two types, of the nodes of its source type
+    # out-degrees of all nodes; for a relation between two types, of the nodes of its source type
+    out_degree: CountStatistics
     # number of nodes without any edge; for a relation between two types, only nodes of its target type count
     num_isolated: int
     num_self_loops: int
@@ -110,7 +113,8 @@ class GraphStatistics:
     symmetric_edges: bool
     # whether the reverse of each edge also has equal weights and features; None: edges have no weights and no features
     symmetric_columns: bool | None
-    edge_fingerprint: str  # 128-bit hash of all edges and their columns, in which a node is named by its rank in permanent id
+    # 128-bit hash of all edges and their columns, in which a node is named by its rank in permanent id
+    edge_fingerprint: str
     feature: FeatureStatistics | None
     num_labelled: int
     class_counts: tuple[int, ...] | None

@@ -13,7 +13,8 @@ from graphmill.storage.splits.drawn_split import draw_split
 from graphmill.storage.splits.split_options import SplitOptions
 
 Batches = Callable[[], Iterable[pa.RecordBatch]]  # a function that returns the shards, the same shards at each call
-Groups = Callable[[np.ndarray], np.ndarray]  # a function that maps rows of the source (int64 [n]) to the group of each row, an integer
+# a function that maps rows of the source (int64 [n]) to the group of each row, an integer
+Groups = Callable[[np.ndarray], np.ndarray]
 Resplit = tuple[GraphSetInfo, Iterable[pa.RecordBatch]]
 
 

@@ -149,7 +149,7 @@ def _hashed(text: str, width: int) -> int:
 
 @dataclass(frozen=True)
 class Learnt:
-    """What an earlier graph stores about a table of nodes: its feature columns in order, and its class names. Later tables are read with the same values."""
+    """What an earlier graph stores about a table of nodes: its feature columns in order, and its class names. Later tables are read likewise."""
 
     columns: tuple[FeatureColumn, ...] = ()
     class_names: tuple[str, ...] = ()
@@ -167,7 +167,7 @@ class Learnt:
         categories: Collection[str] = (),
         embedded: Collection[str] = (),
     ) -> tuple[str, ...]:
-        """Returns the feature columns to read from a later table with the columns `names`. `asked`: features that options name. Raises DataError if they differ."""
+        """Returns the feature columns of a later table that has the columns `names`. `asked`: features in options. Raises DataError if they differ."""
         known = tuple(column.name for column in self.columns)
         missing = [name for name in known if name not in names]
         if missing or {*asked} - {*known} or (asked and {*known} - {*asked}):

@@ -179,7 +179,7 @@ def _read(path: Path, read: Callable[[bytes], Any]) -> Any:
 
 @dataclass
 class _Budget:
-    """The work that a file may still cause. Without a limit, a small file could refer to one text or pickle a thousand times, and each reference would copy it."""
+    """The work that a file may still cause. Without a limit, a small file could refer to one text or pickle a thousand times, and each reference copies it."""
 
     text_bytes: int  # length of text that may still be converted to bytes
     opcodes: float = math.inf

@@ -67,7 +67,8 @@ class ArrayGraph:
     # Names of the relations of a knowledge graph, in which `edge_feature` [num_edges, 1] holds the relation number of each edge.
     relations: tuple[str, ...] = ()
     node_time: np.ndarray | None = None  # [num_nodes]; `time_column` converts the times
-    feature: Any = None  # [num_nodes, feature_dim]: a numpy array, or a scipy CSR matrix, of which one chunk at a time is made dense
+    # [num_nodes, feature_dim]: a numpy array, or a scipy CSR matrix, of which one chunk at a time is made dense
+    feature: Any = None
     label: np.ndarray | None = None  # [num_nodes] or [num_nodes, L]; `label_column` converts the labels
     split: Any = None  # int8 [num_nodes, num_split_sets], or rows by part, which `rows_split` converts
     num_classes: int | None = None
@@ -250,7 +251,7 @@ def edge_rows(edge_index: Any, name: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def whole_rows(rows: Any, noun: str) -> np.ndarray:
-    """Returns rows of nodes from integers, or from floats with whole values, which pandas may write. Raises DataError for other values and for missing values."""
+    """Returns rows of nodes from integers, or from floats with whole values, which pandas may write. Raises DataError for other or missing values."""
     array = as_array(rows, noun)
     if array.dtype.kind in "iu":
         return array
@@ -337,7 +338,7 @@ def label_column(label: np.ndarray, name: str, kind: str = "auto") -> np.ndarray
 
 
 def _are_classes(label: np.ndarray, name: str, kind: str) -> bool:
-    """Whether floats are classes, because pandas writes whole numbers with empty fields as floats. Raises DataError if this is unclear or contradicts `kind`."""
+    """Whether floats are classes. (pandas writes whole numbers with empty fields as floats.) Raises DataError if this is unclear or contradicts `kind`."""
     known = label[~np.isnan(label)]
     whole = _whole(known) & (known >= (-1 if kind == "class" else 0))
     if kind == "class" and not whole.all():

@@ -26,8 +26,8 @@ _READ = frozenset(
 def pyg_graph(
     data, *, split_idx: Mapping[str, object] | None = None, num_classes: int | None = None, name: str = "pyg"
 ) -> ArrayGraph:
-    """Makes a source from a homogeneous `torch_geometric.data.Data`, from a data set with one such graph, or from a `TemporalData`. An event of a `TemporalData`
-    is an edge from `src` to `dst` with time `t` and features `msg`.
+    """Makes a source from a homogeneous `torch_geometric.data.Data`, from a data set with one such graph, or from a `TemporalData`. An event of a
+    `TemporalData` is an edge from `src` to `dst` with time `t` and features `msg`.
 
     These entries are read: `edge_index`, `x`, `y`, `edge_attr`, `edge_weight` (or `weight`, the name that `from_networkx` gives), and times in `edge_time`,
     `node_time` or `time` (whose length decides whether it belongs to edges or nodes). Splits come from `split_idx` (OGB's form: rows under train, valid and

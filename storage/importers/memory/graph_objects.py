@@ -1,4 +1,4 @@
-"""Functions that the importers of PyG's and DGL's objects share. They find the only graph of a data set and its split, and warn of entries that are not read."""
+"""Functions shared by the importers of PyG and DGL. They find the only graph of a data set and its split, and warn of entries that are not read."""
 
 import warnings
 from collections.abc import Callable, Iterable, Mapping

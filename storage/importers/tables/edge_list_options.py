@@ -1,4 +1,4 @@
-"""Options for reading an edge list. Apart from the reader, so that a command line need not load Arrow."""
+"""Options for reading an edge list. They are in a separate module, so that a command line need not load Arrow."""
 
 from dataclasses import dataclass, fields
 from typing import Literal
@@ -80,7 +80,7 @@ class EdgeListOptions:
             value = getattr(self, field.name)
             if isinstance(field.default, tuple) and isinstance(
                 value, list | str
-            ):  # as Python's users write names of columns
+            ):  # Python users may give one name, or a list
                 object.__setattr__(self, field.name, (value,) if isinstance(value, str) else tuple(value))
         if self.num_nodes is not None and self.num_nodes < 1:
             raise ConfigError(f"num_nodes must be at least 1, got {self.num_nodes}; set --edge-list.num-nodes")
