@@ -9,7 +9,7 @@ from graphmill.storage.splits.split_options import TWO_SHARES, SplitOptions, are
 
 Partitioner = Literal["random", "range", "ldg", "metis"]
 
-# A partition has up to 5 mapped files. A process can have 65,530 mappings, including libraries (vm.max_map_count of Linux).
+# A partition has up to 5 mapped files. Linux limits a process to 65,530 mappings, including those of libraries (vm.max_map_count).
 MAX_PARTITIONS = 10_000
 
 NO_REVERSE = "none"  # a value of `LinkSplitOptions.reverse`

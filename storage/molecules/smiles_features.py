@@ -1,7 +1,7 @@
-"""From SMILES to graphs with OGB's features: equal to `ogb.utils.mol.smiles2graph`, row by row, at about twice its rate.
+"""Turns SMILES into graphs with OGB's features. The rows equal those of `ogb.utils.mol.smiles2graph`, and are computed about twice as fast.
 
-OGB's functions `atom_to_feature_vector` and `bond_to_feature_vector` (ogb 1.3.6) compute each row once per kind of atom or bond; rows are cached by the values
-that these functions read. A molecule that cannot become a graph is rejected with a reason.
+OGB's functions `atom_to_feature_vector` and `bond_to_feature_vector` (ogb 1.3.6) compute a row once for each kind of atom or bond. Rows are cached under the
+values that these functions read. A molecule that cannot become a graph is rejected with a reason.
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from graphmill.storage.graph_sets.packed_graphs import PackedGraphs
 from graphmill.storage.molecules.molecule_source import MoleculeRows
 from graphmill.storage.molecules.ogb_import import import_ogb
 
-# The vocabularies of ogb.utils.features.allowable_features, in column order (get_atom_feature_dims, get_bond_feature_dims).
+# Sizes of the vocabularies in ogb.utils.features.allowable_features, in the order of columns (get_atom_feature_dims, get_bond_feature_dims).
 ATOMS = RowSchema(9, "uint8", (119, 5, 12, 12, 10, 6, 6, 2, 2))
 BONDS = RowSchema(3, "uint8", (5, 6, 2))
 INDEX_DTYPE = "uint16"
@@ -26,7 +26,7 @@ _MAX_ATOMS = 2**16 - 1
 
 @dataclass(frozen=True)
 class Molecules:
-    """The graphs of one chunk, and its rejected rows in the order of their lines."""
+    """The graphs of one chunk, and its rejected rows, in the order of their lines."""
 
     graphs: PackedGraphs
     split: np.ndarray  # int8 [g]
@@ -36,7 +36,7 @@ class Molecules:
 
 
 class Featuriser:
-    """Turns chunks into graphs; caches feature rows across chunks. Not thread-safe.
+    """Turns chunks into graphs. Keeps a cache of feature rows from chunk to chunk. Not thread-safe.
 
     Raises MissingDependencyError if rdkit or ogb is not installed.
     """
@@ -48,11 +48,11 @@ class Featuriser:
         self._bond_rows: dict[tuple, bytes] = {}
 
     def featurise(self, rows: MoleculeRows) -> Molecules:
-        """The graphs of a chunk, edges in OGB's order: bond after bond, each in both directions."""
+        """Returns the graphs of a chunk. Edges are in OGB's order: for one bond after another, both directions."""
         atoms, bonds = bytearray(), bytearray()
         ends: list[int] = []
         num_nodes, num_edges, kept, rejects = [], [], [], list(rows.rejects)
-        with self._logs():  # keeps RDKit's refusals from stderr; their reason goes into the reject
+        with self._logs():  # RDKit must not print its refusals to stderr; the reject holds the reason
             for position, smiles in enumerate(rows.smiles):
                 marks = len(atoms), len(bonds), len(ends)
                 reason = self._append(smiles, atoms, bonds, ends)
@@ -76,14 +76,14 @@ class Featuriser:
         return Molecules(graphs, rows.split[kept], rows.row[kept], tuple(rejects), ids)
 
     def _append(self, smiles: str, atoms: bytearray, bonds: bytearray, ends: list[int]) -> str | None:
-        """Appends one molecule, or returns the reason to reject it; the caller then removes what was appended."""
+        """Appends one molecule. If it must be rejected, returns the reason, and the caller removes the entries that were already appended."""
         molecule = self._chem.MolFromSmiles(smiles)
         if molecule is None:
             return self._refusal(smiles)
         num_atoms = molecule.GetNumAtoms()
         if not 0 < num_atoms <= _MAX_ATOMS:
             return "no atoms" if not num_atoms else f"{num_atoms} atoms, more than {_MAX_ATOMS}"
-        # Chirality and stereo come only from these signs or from an extension |…|. Reading them from each atom and bond would take longer than all other reads.
+        # Chirality and stereo come only from these characters or from an extension |…|. Reading them from each atom and bond takes longer than all other reads.
         extended = "|" in smiles
         chiral, stereo = extended or "@" in smiles, extended or "/" in smiles or "\\" in smiles
         known, get = self._atom_rows, molecule.GetAtomWithIdx
@@ -120,7 +120,7 @@ class Featuriser:
         return None
 
     def _refusal(self, smiles: str) -> str:
-        """The reason why RDKit refuses this text."""
+        """Returns the reason why RDKit refuses this text."""
         molecule = self._chem.MolFromSmiles(smiles, sanitize=False)
         if molecule is None:
             return "not SMILES"
@@ -132,7 +132,7 @@ class Featuriser:
 
 
 def murcko_scaffold(smiles: str) -> str:
-    """RDKit's SMILES of the Murcko scaffold, without chirality; "" for a molecule without rings, or for no molecule. Raises MissingDependencyError."""
+    """Returns RDKit's SMILES of the Murcko scaffold, without chirality; "" for a molecule without rings or an invalid SMILES. Raises MissingDependencyError."""
     chem, logs, _ = _import_chemistry()
     from rdkit.Chem.Scaffolds.MurckoScaffold import MurckoScaffoldSmiles
 
@@ -142,7 +142,7 @@ def murcko_scaffold(smiles: str) -> str:
 
 
 def chemistry_versions() -> dict[str, str]:
-    """Versions of rdkit and ogb, for a graph's provenance. Raises MissingDependencyError."""
+    """Returns the versions of rdkit and ogb, for a graph's provenance. Raises MissingDependencyError if one is not installed."""
     try:
         return {"rdkit": metadata.version("rdkit"), "ogb": metadata.version("ogb")}
     except metadata.PackageNotFoundError as error:
@@ -150,7 +150,7 @@ def chemistry_versions() -> dict[str, str]:
 
 
 def _import_chemistry() -> tuple[Any, Any, Any]:
-    """rdkit.Chem, rdkit.rdBase.BlockLogs, ogb.utils.features."""
+    """Imports and returns rdkit.Chem, rdkit.rdBase.BlockLogs and ogb.utils.features."""
     try:
         features = import_ogb("ogb.utils.features")
         from rdkit import Chem

@@ -1,4 +1,4 @@
-"""Options for reading a table of SMILES. Apart from the reader, so that a command line need not load it."""
+"""Options for reading a table of SMILES. They are in a separate module, so that a command line need not load the reader."""
 
 from dataclasses import dataclass
 from typing import Literal

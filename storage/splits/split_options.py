@@ -1,4 +1,4 @@
-"""Options of a split that ingestion draws. Imports only Python, so that `ingest --help` is instant."""
+"""Options of a split that ingestion draws. Imports only the standard library, so that `ingest --help` is instant."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -34,7 +34,7 @@ class SplitOptions:
 
     @property
     def time_shares(self) -> tuple[float, ...]:
-        """For a split by time, the shares up to which nodes train and validate; else empty."""
+        """For a split by time: the share up to which nodes train, and the share up to which nodes validate. Empty for other splits."""
         drawn = (self.shares[0], round(sum(self.shares[:2]), 12)) if self.by == "time" else ()
         return self.by_time or drawn
 
