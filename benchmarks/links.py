@@ -202,7 +202,7 @@ def pyg(bench: LinksBench, seed: int) -> Row:
             z = model(x, adjacency(own))
             source, destination = link[:, own]
             if router.link_tables.symmetric:
-                # each link is used in both directions, so that a negative can replace either end
+                # a random half of the links is reversed, so that a negative can replace either end
                 swap = torch.rand(len(own)) < 0.5
                 source, destination = torch.where(swap, destination, source), torch.where(swap, source, destination)
             negative = torch.randint(len(x), (len(own),))

@@ -91,7 +91,7 @@ class Row(NamedTuple):
 
     what: str
     rows: float  # fetched rows, in thousands
-    share: float  # share of the rows that are fetched without a plan
+    share: float  # fetched rows, as a share of the rows that are fetched without a plan
     megabytes: float  # size of the replies with rows
     requests: float  # number of requests of all kinds
     seconds: float | None = None

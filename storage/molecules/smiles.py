@@ -98,7 +98,7 @@ class SmilesTable:
         """`row_split` takes precedence over the options' split. Raises DataError for an unreadable table, ConfigError for missing columns."""
         self._path, self._options = path, options or SmilesOptions()
         self._files = table_files(path, TABLE_ENDINGS)
-        self._names: tuple[int, list[str]] | None = None  # number of fields and names of the columns in the first file
+        self._names: tuple[int, list[str]] | None = None  # line and fields of the first file's header
         self._has_header = self._options.header or not self._files[0].is_text
         if row_split is None and self._options.split_file is not None:
             row_split = split_from_file(self._options.split_file)

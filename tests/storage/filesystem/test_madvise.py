@@ -1,4 +1,4 @@
-"""Rows larger than half of the memory are read page by page, as the system's flags of the mapping show."""
+"""Rows that are larger than half of the memory are read page by page. The system's flags of the mapping show this."""
 
 from functools import partial
 from pathlib import Path
@@ -16,11 +16,11 @@ pytestmark = pytest.mark.skipif(not SMAPS.exists(), reason="needs /proc")
 
 
 def random_files() -> set[str]:
-    """Names of mapped files with a part that is read at random (flag "rr")."""
+    """Returns the names of mapped files that have a part with the flag "rr" (random reads)."""
     found, name = set(), ""
     for line in SMAPS.read_text().splitlines():
         head, *flags = line.split()
-        if not head.endswith(":"):  # of a mapping: addresses, …, the file
+        if not head.endswith(":"):  # the first line of a mapping: addresses, …, the file
             name = Path(flags[-1]).name
         elif head == "VmFlags:" and "rr" in flags:
             found.add(name)
@@ -32,7 +32,7 @@ def test_only_what_does_not_fit_is_read_at_random(tmp_path):
     rows = np.memmap(tmp_path / "rows", np.float32, "r", shape=(1000, 100))
     assert not read_at_random(rows)
     assert not read_at_random(rows, memory_bytes=800_000)
-    assert not read_at_random(rows[:3], memory_bytes=1)  # no whole page
+    assert not read_at_random(rows[:3], memory_bytes=1)  # these rows do not fill a page
     assert random_files() == set()
     assert read_at_random(rows[1:], memory_bytes=799_000)
     assert random_files() == {"rows"}
