@@ -55,7 +55,7 @@ class PinnedGraph:
             if self.origin is None:
                 raise
             origin = open_graph(self.origin, self.snapshot, kind=PLAIN_OR_TYPED)
-            graph = copy_of(origin, self.url)  # this host has no files of the graph yet
+            graph = copy_of(origin, self.url)  # this host does not have any files of the graph yet
         if self.part is not None and isinstance(graph, TypedGraph):
             graph = graph.part(self.part)
         if graph.manifest.content_hash != self.content_hash:
@@ -68,7 +68,7 @@ class PinnedGraph:
 
 @dataclass(frozen=True)
 class SourceIds:
-    """The ids in the source, for the nodes of a graph or for the graphs of a set. The object is small, and can be sent to other processes."""
+    """Looks up the source's ids of a graph's nodes, or of a set's graphs. The object is small, and can be sent to other processes."""
 
     stored: PinnedGraph | StoredGraphs
 
@@ -157,7 +157,7 @@ class GraphSnapshot:
 
     @property
     def is_here(self) -> bool:
-        """Whether all files of the graph are on this machine."""
+        """Whether this machine has all files of the graph."""
         files = self.manifest.files.values()
         return is_local(self.filesystem) and all(os.path.exists(f"{self.path}/{entry.path}") for entry in files)
 
@@ -216,7 +216,7 @@ class StoredGraph(GraphSnapshot):
 
     @cached_property
     def offsets(self) -> np.ndarray:
-        """int64 [num_partitions + 1]: partition p owns the ids [offsets[p], offsets[p + 1])."""
+        """Bounds of the partitions' ids, int64 [num_partitions + 1]. Partition p owns the ids [offsets[p], offsets[p + 1])."""
         return np.asarray(self.manifest.partition_offsets, np.int64)
 
     @property

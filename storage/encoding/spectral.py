@@ -30,7 +30,7 @@ _SEED = 20240229
 
 
 def symmetric_adjacency(source: np.ndarray, destination: np.ndarray, num_nodes: int) -> sparse.csr_array:
-    """float64 [n, n]: 1 for an edge in either direction; self-loops are kept."""
+    """Returns the symmetric adjacency matrix, float64 [n, n]. An entry is 1 if there is an edge in either direction. Self-loops are kept."""
     ones = np.ones(len(source), np.float64)
     adjacency = sparse.coo_array((ones, (source, destination)), shape=(num_nodes, num_nodes)).tocsr()
     adjacency = (adjacency + adjacency.T).tocsr()
@@ -82,7 +82,7 @@ def fixed_signs(vectors: np.ndarray) -> np.ndarray:
 
 
 class _Counted:
-    """The matrix S, with a count of its products."""
+    """The matrix S. Counts how often it is multiplied by a vector."""
 
     def __init__(self, walk: sparse.csr_array, report: Progress | None) -> None:
         self.walk, self._report, self._count = walk, report, 0

@@ -74,7 +74,7 @@ class Bucket:
 
 @dataclass(frozen=True)
 class SpilledEdges:
-    """Edges before grouping. Their ends are rows of the source, not new ids."""
+    """Edges that are not grouped yet. Their ends are rows of the source, and not new ids."""
 
     src: np.ndarray
     dst: np.ndarray
@@ -101,7 +101,7 @@ class SpilledEdges:
 
 @dataclass(frozen=True)
 class GroupedEdges:
-    """A chunk's records in the order of their buckets."""
+    """The records of a chunk, in the order of their buckets."""
 
     columns: dict[str, np.ndarray]
     ends: list[int]  # where each bucket ends
@@ -142,7 +142,7 @@ class EdgeBuckets:
         copied: bool = True,
         num_threads: int = 0,
     ) -> None:
-        """`num_sources`: number of source nodes; None: as many as destinations. `index_dtype`: dtype of source and destination ids."""
+        """`num_sources`: number of source nodes (None: the number of destinations). `index_dtype`: dtype of source and destination ids."""
         directory.mkdir()
         self._columns = {"dst": (index_dtype, 0), "src": (index_dtype, 0), **columns}
         record_bytes = _row_bytes(self._columns)
@@ -158,7 +158,7 @@ class EdgeBuckets:
         # too large is read in several ranges.
         num_buckets = max(2 * num_buckets, -(-5 * num_buckets * num_threads // 4))
         per_partition = max(1, min(-(-num_buckets // num_partitions), _MAX_BUCKETS // num_partitions))
-        # Sort as many buckets at once as fit into half of the budget.
+        # The number of buckets that are sorted at once is limited by half of the budget.
         bucket_bytes = max(1, expected_edges // (per_partition * num_partitions)) * sorted_bytes
         self._num_sorters = min(num_threads, max(1, memory_budget_bytes // 2 // bucket_bytes))
         self._max_records = max(1024, max_records // max(1, self._num_sorters))
@@ -227,7 +227,7 @@ class EdgeBuckets:
     def _write(self, path: Path, views: list[memoryview]) -> None:
         if not views:
             return
-        # The file is opened for each write because a process may not keep as many files open as there are buckets times columns.
+        # The file is opened for each write, because a process may not have one open file for each bucket and column.
         with open(path, "ab", buffering=0) as file:
             written, whole = os.writev(file.fileno(), views), sum(view.nbytes for view in views)
             if written < whole:  # a signal interrupted the call, or the bytes were too many for one call
@@ -344,7 +344,7 @@ class EdgeBuckets:
 
 
 def is_repeated(key: np.ndarray, time: np.ndarray | None) -> np.ndarray:
-    """bool [k]: whether each sorted edge has the same ends and time as the edge before it."""
+    """Returns for each sorted edge whether it has the same ends and time as the edge before it, bool [k]."""
     repeated = np.zeros(len(key), bool)
     repeated[1:] = key[1:] == key[:-1]
     if time is not None:
@@ -366,7 +366,7 @@ def _mapped_column(path: Path, dtype: np.dtype, width: int) -> np.ndarray:
 
 
 def _sums(column: np.ndarray, first: np.ndarray) -> np.ndarray:
-    """Sums the rows from each position in `first` to the next. Each sum is rounded once, so an edge and its reverse get the same sum."""
+    """For each position in `first`, sums the rows from it up to the next position. Each sum is rounded once, so an edge and its reverse get the same sum."""
     return np.add.reduceat(column, first, axis=0, dtype=np.float64).astype(column.dtype)
 
 

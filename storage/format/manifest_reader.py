@@ -100,7 +100,7 @@ class ManifestReader:
         return None if self.is_null(key) else self.number(key, "a finite number", -_MAX_NUMBER, _MAX_NUMBER)
 
     def newer_number(self, key: str, least: float = -_MAX_NUMBER, most: float = _MAX_NUMBER) -> float | None:
-        """None if the field is null or missing."""
+        """Reads the field. Returns None if it is null or missing."""
         is_none = key not in self._body or self.is_null(key)
         return None if is_none else self.number(key, f"a number from {least:g} to {most:g}", least, most)
 
@@ -122,14 +122,14 @@ class ManifestReader:
         return bool(self._checked(key, "true or false", lambda value: isinstance(value, bool)))
 
     def optional_flag(self, key: str) -> bool:
-        """False if the field is missing."""
+        """Reads a flag. Returns False if the field is missing."""
         return key in self._body and self.flag(key)
 
     def text(self, key: str) -> str:
         return str(self._checked(key, f"a string {_TEXT}", _is_text))
 
     def optional_text(self, key: str) -> str | None:
-        """None if the field is null or missing."""
+        """Reads the field. Returns None if it is null or missing."""
         return None if self._body.get(key) is None else self.text(key)
 
     def only_value(self, key: str, expected: str) -> None:
@@ -166,7 +166,7 @@ class ManifestReader:
         )
 
     def optional_names(self, key: str) -> tuple[str, ...]:
-        """Empty if the field is missing."""
+        """Reads a list of names. Returns an empty tuple if the field is missing."""
         return self.names(key) if key in self._body else ()
 
     def class_names(self, num_classes: int | None) -> tuple[str, ...]:

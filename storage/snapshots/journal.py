@@ -99,7 +99,7 @@ def is_abandoned(folder: str, now: float) -> bool:
 
 
 def read_journal(filesystem: fsspec.AbstractFileSystem, where: str) -> Journal | None:
-    """Reads the journal at this path. Returns None if there is no file or the file is no journal."""
+    """Reads the journal at this path. Returns None if there is no file, or if the file is not a journal."""
     with one_line_errors(where, "read this file"):
         try:
             content = filesystem.cat_file(where)

@@ -55,11 +55,11 @@ class SyntheticMagOptions:
     feature_dim: int = 128
     """Number of features."""
     features: Literal["paper", "all"] = "paper"
-    """Types that have features; all: as in ogbn-mag with embeddings added for the other types."""
+    """Types that have features. all: every type, as in ogbn-mag with added embeddings for the other types."""
     num_classes: int = 349
     """Number of classes of papers, at most the number of papers."""
     homophily: float = 0.5
-    """Share of the edges that are drawn between nodes of one class; other edges may join one class by chance."""
+    """Share of the edges that are drawn between nodes of the same class. Other edges may also join nodes of the same class, by chance."""
     seed: int = 0
     """The same seed gives the same graph."""
 

@@ -37,19 +37,19 @@ class SyntheticOptions:
     num_nodes: int = 20_000
     """Number of nodes."""
     mean_degree: float = 50.0
-    """Mean number of in-edges per node, both directions counted; small communities reach a little less."""
+    """Mean number of in-edges per node, with both directions of each pair. In small communities it is a little lower."""
     num_classes: int = 47
-    """Number of classes; a node has one."""
+    """Number of classes. Each node has one class."""
     feature_dim: int = 100
     """Number of features."""
     train_share: float = 0.08
     """Share of the nodes that train."""
     valid_share: float = 0.02
-    """Share of the nodes that validate; the rest is the test split."""
+    """Share of the nodes that validate. The remaining nodes are the test split."""
     cross_share: float = 0.05
-    """Mean share of the draws that ignore communities; a node's share lies between 0 and three times this."""
+    """Mean share of a node's draws that ignore communities. The share of a single node lies between 0 and three times this mean."""
     label_noise: float = 0.09
-    """Share of the labels that are redrawn by class size, which no classifier can learn."""
+    """Share of the labels that are replaced by a random class, drawn by class size. No classifier can learn these labels."""
     feature_signal: float = 0.23
     """Standard deviation of a centroid's entries, relative to the noise."""
     seed: int = 0
@@ -74,7 +74,7 @@ class SyntheticOptions:
 
 
 class SyntheticGraph:
-    """The `GraphSource` for these options."""
+    """A `GraphSource` that generates the graph with these options."""
 
     def __init__(self, options: SyntheticOptions | None = None) -> None:
         self.options = SyntheticOptions() if options is None else options

@@ -1,4 +1,4 @@
-"""`ArrayGraph`, a `GraphSource` over arrays in memory or mapped files, and the checks that importers share.
+"""Defines `ArrayGraph`, a `GraphSource` whose columns are arrays in memory or mapped files, and checks that importers share.
 
 The checks here need whole columns: row counts, shapes, overlapping splits. Ingestion checks ids, finite numbers and label ranges, one chunk after another.
 """
@@ -412,7 +412,7 @@ def rows_split(split_idx: Mapping[str, Any], num_nodes: int, name: str) -> np.nd
 
 
 def split_sets(num_nodes: int, parts: Sequence[Sequence[Any]], name: str) -> np.ndarray:
-    """Returns split codes, int8 [num_nodes, num_split_sets], from as many train parts as valid and test parts. Raises DataError like `split_column`."""
+    """Returns split codes, int8 [num_nodes, num_split_sets]. `parts`: for train, valid and test, a part per split set. Raises DataError like `split_column`."""
     train, valid, test = parts
     if not len(train) == len(valid) == len(test):
         raise DataError(

@@ -51,31 +51,32 @@ class NodeTableOptions:
     """Options of one type of nodes. Paths of files are relative to the folder of the YAML file."""
 
     file: str | None = None
-    """One row per node, with column names."""
+    """Table with one row per node, and with column names."""
     id: str | None = None
-    """Column of ids by which edges name nodes: whole numbers from 0, or strings, each once. Numbers are also the permanent ids; with strings, or without this
-    column, the permanent id is the row number, from 0."""
+    """Column of the ids by which edges refer to nodes: whole numbers from 0, or strings, each once. Numbers are also the permanent ids. With strings, or
+    without this column, the permanent id is the row number, from 0."""
     string_ids: bool | None = None
-    """Whether ids are strings, 007 too; None: they are if Parquet says so, or if not all are whole numbers."""
+    """Whether ids are strings; then 007 is a string, too. None: ids are strings if their type in Parquet is, or if not all are whole numbers."""
     features: str | tuple[str, ...] | None = None
-    """A file of features, with the rows of `file` or a column of ids; or a list of columns of `file` (numbers, lists of numbers, or text, which is categories).
-    With `features_as` it may be left out: then the columns of the earlier type are read."""
+    """A file of features, which has the rows of `file` or a column of ids. Or a list of columns of `file` (numbers, lists of numbers, or text, which means
+    categories). With `features_as` this option may be left out, and then the columns of the earlier type are read."""
     categories: tuple[str, ...] = ()
-    """Columns of features that are categories although they hold numbers."""
+    """Columns of features that hold numbers, but are categories."""
     most_categories: int = 64
-    """A column of up to so many categories becomes a feature for each (one-hot); more categories are hashed to so many features."""
+    """If a column has at most this number of categories, each category becomes a feature (one-hot). Otherwise the categories are hashed to this number of
+    features."""
     embedding_columns: tuple[str, ...] = ()
-    """Columns of categories that become one number each; a model has a trainable row for every category (--data.category_width)."""
+    """Columns of categories that become one number each. A model has a trainable row for every category (--data.category_width)."""
     label: str | None = None
-    """Column: classes from 0 (-1 or empty: none), or real numbers."""
+    """Column of labels: classes from 0 (-1 or empty: no label), or real numbers."""
     label_kind: str = "auto"
-    """class or number; auto: text and whole numbers are classes, also written as floats."""
+    """Kind of labels: class, number, or auto. auto: text and whole numbers, which may be written as floats, are classes."""
     split: str | None = None
-    """Column: train, valid, test or none, or their codes 1, 2, 3 and 0."""
+    """Column of the split: train, valid, test or none, or their codes 1, 2, 3 and 0."""
     time: str | None = None
-    """Column of whole numbers, or dates."""
+    """Column of times: whole numbers, or dates."""
     count: int | None = None
-    """Number of nodes, if no table says it."""
+    """Number of nodes, if there is no table of nodes."""
 
 
 @dataclass(frozen=True)
@@ -88,17 +89,17 @@ class EdgeTableOptions:
     file: str
     src: str = "src"
     dst: str = "dst"
-    """Columns of ids of nodes; in a file without header, the first two columns."""
+    """Columns of the ids of source and target nodes. In a file without header, the first two columns."""
     weight: str | None = None
-    """Column of weights."""
+    """Column of edge weights."""
     features: tuple[str, ...] = ()
-    """Columns of numbers, or in Parquet one column of lists."""
+    """Columns of edge features: columns of numbers, or in Parquet one column of lists."""
     time: str | None = None
-    """Column of whole numbers, or dates; None: if nodes have times, an edge is as old as the younger of its ends."""
+    """Column of times: whole numbers, or dates. None: if nodes have times, an edge gets the later of the times of its two ends."""
     header: bool | None = None
-    """Whether a text file starts with column names; None: it does if its first two fields are not numbers."""
+    """Whether the first line of a text file has column names. None: it does if its first two fields are not numbers."""
     undirected_once: bool = False
-    """The file gives each edge in one direction, and ingestion adds the reverse. For a relation within one type."""
+    """The file gives each edge in one direction, and ingestion adds the reverse. Only for a relation within one type."""
 
 
 def typed_tables(path: str | Path, scratch: str | None = None, features_as: str | None = None) -> TypedSource:
