@@ -48,13 +48,13 @@ class Config:
     """Compare the trainer, with its checks, counts and checkpoints, to a bare loop on the same batches."""
 
     data: NodeDataOptions = field(default_factory=NodeDataOptions)
-    """The graph; by default the embedded one."""
+    """The graph to train on. Default: the embedded graph."""
     width: Count = 64
     """GECO's channels."""
     layers: Count = 3
     """GECO's layers."""
     chunks: Count = 8
-    """Batches of an epoch; each batch is a random part of the graph."""
+    """Number of batches in an epoch. Each batch is a random part of the graph."""
     dropout: float = 0.3
     """Dropout of the layers and of their input."""
     epochs: Count = 12
@@ -62,7 +62,7 @@ class Config:
     workers: Count = 2
     """Number of workers."""
     local_reads: bool = True
-    """Workers read the partitions of this machine directly; no: workers request rows from partition servers."""
+    """yes: workers read the partitions of this machine directly. no: workers request rows from partition servers."""
     out: Path = Path("runs/bench-checks")
     """Folder of the table."""
     ray: SessionOptions = field(default_factory=SessionOptions)
@@ -130,7 +130,7 @@ def _train(config: Config, servers: Any, manifest: Any, files: Any, folder: str)
 
 
 def _measure_rank(arguments: dict[str, Any]) -> list[Share]:
-    """Runs on every worker; returns each rank's Share."""
+    """Runs the loops on every worker. Returns the Shares of all ranks."""
     import ray.train
     import torch
     import torch.distributed as dist

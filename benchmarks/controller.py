@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from graphmill.cluster.training.train_spec import TrainSpec
 
 
-_START_S = 120.0  # longest start time of a process on a busy machine
+_START_S = 120.0  # most seconds that a process may take to start on a busy machine
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class ControllerConfig:
     """Measure the processes that lead many workers."""
 
     workers: tuple[Count, ...] = (2, 50, 200, 1000)
-    """Numbers of workers to measure; partitions and hosts have the same number."""
+    """Numbers of workers to measure. There are as many partitions and hosts as workers."""
     epochs: Count = 100
     """Epochs of the driver's run."""
     epoch_s: Positive = 0.1
@@ -115,7 +115,7 @@ class StandInLauncher:
 
 
 def measure_driver(workers: int, config: ControllerConfig) -> tuple[float, float]:
-    """Returns (CPU seconds per epoch, growth of memory in MiB) of the driver."""
+    """Returns the driver's CPU seconds per epoch, and the growth of its memory in MiB."""
     from graphmill.cluster.runs.run_directory import RunDirectory
     from graphmill.cluster.training.trainer import train
 
@@ -138,7 +138,7 @@ class StandInWorker:
 
 
 def measure_polls(workers: int, config: ControllerConfig) -> tuple[float, float]:
-    """Returns (CPU seconds, wall seconds) of the controller's poll of this many workers. Requires a Ray session."""
+    """Returns the CPU seconds and the wall seconds that the controller needs to poll this many workers. Requires a Ray session."""
     from types import SimpleNamespace
 
     import ray
@@ -161,7 +161,7 @@ def measure_polls(workers: int, config: ControllerConfig) -> tuple[float, float]
 
 
 def measure_watch(hosts: int, config: ControllerConfig) -> float:
-    """Returns the CPU seconds of one check of this many hosts."""
+    """Returns the CPU seconds of one check of this many hosts by the host watch."""
     from graphmill.cluster.ray.host_watch import HostStates, knock
 
     with ExitStack() as stack:

@@ -52,7 +52,7 @@ class BenchIngestConfig:
     nodes: Count = 1_000_000
     """Nodes of the graph."""
     edges: Count = 16_000_000
-    """Directed edges; both directions of a pair count. The generated number differs by a few per cent."""
+    """Number of directed edges; both directions of a pair count. The generated number differs from it by a few per cent."""
     partitioners: tuple[Partitioner, ...] = ("random", "range", "ldg")
     """Partitioners to measure, one row each, in this order."""
     partitions: Count = 16
@@ -64,9 +64,9 @@ class BenchIngestConfig:
     work: Path | None = None
     """Folder on the disk to measure; graphs are written and removed there. Default: --out."""
     reserve_gib: Amount = 2.0
-    """Space that stays free on that disk."""
+    """Space that must stay free on the measured disk."""
     probe_mib: Count = 2048
-    """Maximum size of the file that measures the disk; for a smaller graph the file has the graph's size."""
+    """Largest size of the file that is written to measure the disk. For a smaller graph, the file has the graph's size."""
     timeout_s: Positive = 7200.0
     """Time limit of a row."""
     out: Path = Path("runs/bench-ingest")
@@ -174,7 +174,7 @@ def written_bytes() -> int:
 
 
 def ingest_row(partitioner: Partitioner, config: BenchIngestConfig, folder: Path) -> dict[str, Any]:
-    """Measures one row; runs in a separate process."""
+    """Measures one row of the table. Runs in a separate process."""
     from benchmarks.ingest_cost import ingest_cost
     from graphmill.jobs.machine.memory_check import available_bytes
     from graphmill.storage.ingestion.ingest import ingest
@@ -182,7 +182,8 @@ def ingest_row(partitioner: Partitioner, config: BenchIngestConfig, folder: Path
     source, options = BareGraph(config), config.options(partitioner)
     check_memory(partitioner, ingest_cost(source.info, options), config.edges, available_bytes())
     small = replace(config, nodes=1000, edges=16_000, partitions=min(8, config.partitions))
-    ingest(BareGraph(small), str(folder / "small"), small.options(partitioner))  # compiles
+    # ingests a small graph first, which compiles the loops
+    ingest(BareGraph(small), str(folder / "small"), small.options(partitioner))
     return timed_ingestion(partitioner, source, folder / "graph", options)
 
 
@@ -255,7 +256,8 @@ def measure(partitioner: Partitioner, config: BenchIngestConfig, probe_bytes: in
             row = {"error": "the process ended without a result: killed, as for lack of memory"}
         except (GraphmillError, OSError, MemoryError) as error:
             row = {"error": " ".join(str(error).split()) or type(error).__name__}
-        finally:  # Also after a signal, because the folder cannot be removed while a child process writes into it.
+        finally:
+            # The child process is stopped also after a signal, because the folder cannot be removed while the child writes into it.
             for child in multiprocessing.active_children():
                 child.kill()
     return {"partitioner": partitioner, "disk_bytes_per_s": rate} | row
@@ -306,7 +308,7 @@ def main() -> int:
     for partitioner in config.partitioners:
         rows.append(measure(partitioner, config, min(config.probe_mib << 20, max(1, cost.graph))))
         text = describe(rows, source, config)
-        # Written after each row, so that an interrupted run keeps its rows.
+        # The results are written after each row, so that an interrupted run keeps its rows.
         keep(config.out, config, text, source_edges_per_s=source, cost=cost, rows=rows)
     print(text)
     return 1 if any("error" in row for row in rows) else 0

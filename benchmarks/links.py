@@ -58,7 +58,7 @@ class LinksBench:
     learning_rate: float = 0.005
     """Learning rate of all models."""
     embedding: Size = 0
-    """Width of a trainable row for each node, in addition to the node's features. All models have it; Adagrad trains it at rate 0.05."""
+    """Width of the trainable row that each node has in addition to its features. All models have such rows. Adagrad trains them at rate 0.05."""
     filter_width: Count = 64
     """Width of the network that computes GECO's filters."""
     rivals: Count = 100

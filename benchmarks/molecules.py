@@ -34,11 +34,11 @@ class BenchMoleculesConfig:
     """Time featurisation, ingestion and batching of molecules."""
 
     table: str | None = None
-    """A table of SMILES; default: generated molecules."""
+    """A table of SMILES. Default: generated molecules."""
     targets: tuple[str, ...] = ()
     """The table's target columns."""
     molecules: Count = 5000
-    """Molecules to featurise in each round, taken at equal distances from the source; ingestion and batches use all molecules."""
+    """Number of molecules to featurise in each round, taken from the source at equal distances. Ingestion and batches use all molecules."""
     workers: tuple[Count, ...] = (1, 2)
     """Numbers of workers to time."""
     batch_graphs: Count = 256

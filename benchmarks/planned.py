@@ -42,7 +42,7 @@ class PlannedConfig:
     nodes: int = 200_000
     """Size of the synthetic graph; its mean degree is 50."""
     batch_size: Count = 102
-    """Roots per batch; 1024 for 2,000,000 nodes."""
+    """Roots per batch. Use 1024 for 2,000,000 nodes."""
     fanouts: tuple[Count, ...] = (15, 10, 5)
     """Neighbors per hop."""
     scheme: Scheme = "uniform"
@@ -54,11 +54,11 @@ class PlannedConfig:
     partitions: int = 4
     """Partitions, and ranks."""
     rank: int = 0
-    """The rank whose batches are loaded; in this process the rank owns the partition with the same index."""
+    """The rank whose batches are loaded. In this process the rank owns the partition with the same index."""
     partitioner: Partitioner = "random"
     """Partitioner of the graph."""
     groups: Count | None = None
-    """Locality groups of ldg and metis; none: as many as ingestion chooses."""
+    """Number of locality groups of ldg and metis. none: ingestion chooses the number."""
     root_order: Literal["shuffled", "groups"] = "shuffled"
     """Order of the batches' roots."""
     feature_dtype: FeatureDtype = "float32"
@@ -66,7 +66,7 @@ class PlannedConfig:
     budgets: tuple[Positive, ...] = (0.05, 0.1, 0.2, 0.4)
     """Limits of kept rows, as shares of all rows."""
     epochs: Count = 2
-    """Number of epochs to load; every epoch counts."""
+    """Number of epochs to load. All epochs are measured."""
     steps: Count | None = None
     """Batches of an epoch; none: all batches of the rank."""
     threads: Count = 1
@@ -74,9 +74,9 @@ class PlannedConfig:
     plan_bytes: Size = 1 << 30
     """Bytes of batches that are drawn ahead."""
     check: bool = True
-    """Compare every batch with the unplanned batch; use no for timings."""
+    """Compare every batch with the unplanned batch. Use no if times are to be measured."""
     data_dir: Path = Path("data/bench")
-    """Folder of the graph; on a cluster a folder that all nodes can read."""
+    """Folder of the graph. On a cluster, all nodes must be able to read it."""
     out: Path = Path("runs/bench-planned")
     """Folder of the table."""
     ray: SessionOptions = field(default_factory=SessionOptions)

@@ -45,7 +45,7 @@ class ScriptConfig:
     """Stored graphs with labels and splits."""
     steps: Count = 200
     rounds: Count = 3
-    """Number of runs of the command and of the script; medians count."""
+    """Number of runs of the command and of the script. The table has medians over the runs."""
     out: Path = Path("runs/bench-script")
 
     def __post_init__(self) -> None:

@@ -40,7 +40,7 @@ class TransportConfig:
     rows: tuple[Count, ...] = (10, 1000, 10_000, 50_000, 150_000)
     """Rows of one request."""
     columns: Count = 100
-    """Numbers in a row, float32."""
+    """Number of float32 values in a row."""
     table_rows: Count = 200_000
     """Rows that the server holds."""
     rounds: Count = 20
@@ -48,7 +48,7 @@ class TransportConfig:
     warmup: Size = 3
     """Unmeasured requests before the measured requests."""
     server: str | None = None
-    """Address of the node that serves; none: this node."""
+    """Address of the node that serves the rows. none: this node."""
     out: Path = Path("runs/bench-transport")
     """Folder of the table."""
     ray: SessionOptions = field(default_factory=SessionOptions)

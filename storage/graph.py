@@ -47,7 +47,7 @@ class PinnedGraph:
     by_range: bool = False  # as in `GraphSnapshot`
 
     def open(self) -> "StoredGraph | TypedGraph":
-        """Opens the same graph. Raises FormatError if the graph is gone or was replaced by another graph."""
+        """Opens the same snapshot. Raises FormatError if the graph does not exist any more, or was replaced by another graph."""
         graph: StoredGraph | TypedGraph
         try:
             graph = open_graph(self.url, self.snapshot, kind=PLAIN_OR_TYPED)
@@ -147,7 +147,7 @@ class GraphSnapshot:
         return PinnedGraph(url, manifest.snapshot, manifest.content_hash, manifest.origin, part, self.by_range)
 
     def features_by_range(self) -> Self:
-        """Returns the graph with its features left on the store. Raises ConfigError if the graph's files are local."""
+        """Returns the graph in a form that leaves features on the store and reads them by range. Raises ConfigError if the graph's files are local."""
         if is_local(self.filesystem):
             raise ConfigError(
                 f"{self.url}: expected a graph on an object store, whose features are read by range, got one on a disk, whose files are mapped, "

@@ -27,7 +27,7 @@ from graphmill.storage.graph import GraphSnapshot
 from graphmill.storage.snapshots.snapshot_writer import write_snapshot
 from graphmill.storage.snapshots.snapshots import read_manifest
 
-_TRIES = 10  # another writer may publish while the rows are written
+_TRIES = 10  # most attempts to publish; an attempt fails if another writer publishes while the rows are written
 _Graph = TypeVar("_Graph", bound=GraphSnapshot)
 
 

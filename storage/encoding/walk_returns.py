@@ -11,7 +11,7 @@ from scipy import sparse
 from graphmill.core.errors import ConfigError
 from graphmill.storage.format.source import Progress
 
-MAX_WORK = 4e12  # multiplications; about an hour on one core
+MAX_WORK = 4e12  # most multiplications; they take about an hour on one core
 # a block of columns stays in cache: 2.0 G multiplications/s were measured with 16 columns, 0.8 G with 64
 _BLOCK_NODES = 16
 
@@ -19,7 +19,7 @@ _BLOCK_NODES = 16
 def return_probabilities(
     source: np.ndarray, destination: np.ndarray, num_nodes: int, steps: int, report: Progress | None = None
 ) -> np.ndarray:
-    """Returns float32 [n, steps]: the probability that a walk from node i is at i again after 1, …, `steps` steps. Walks follow edges from source to destination.
+    """Returns float32 [n, steps]: the probability that a walk from node i is at i again after 1, …, `steps` steps. Walks go from source to destination.
 
     Parallel edges count once; the row of a node without out-edges is zero. Raises ConfigError if the work exceeds `MAX_WORK`.
     """

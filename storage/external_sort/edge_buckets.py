@@ -104,7 +104,7 @@ class GroupedEdges:
     """The records of a chunk, in the order of their buckets."""
 
     columns: dict[str, np.ndarray]
-    ends: list[int]  # where each bucket ends
+    ends: list[int]  # position after the last record of each bucket
 
     @property
     def num_bytes(self) -> int:
@@ -118,7 +118,7 @@ class _Piece:
     bucket: int
     low: int
     high: int
-    whole: bool  # the whole bucket
+    whole: bool  # whether the piece is the whole bucket
     last: bool  # whether this is the last piece of its bucket; the bucket's files can be removed after it
 
 

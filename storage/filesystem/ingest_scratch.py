@@ -1,4 +1,4 @@
-"""Temporary folders of ingestions, `.<name>.ingest-xxxxxxxx`.
+"""Makes temporary folders for ingestions, with names like `.<name>.ingest-xxxxxxxx`.
 
 An ingestion removes its folder at its end. If an ingestion is killed, the next ingestion removes the folder.
 """

@@ -36,7 +36,7 @@ def list_names(filesystem: fsspec.AbstractFileSystem, folder: str) -> list[str]:
 
 
 def list_sizes(filesystem: fsspec.AbstractFileSystem, folder: str) -> dict[str, int]:
-    """Lists the size in bytes of each file in a folder, by name, with one request; empty if the folder does not exist. Uses no cached listing."""
+    """Lists the size in bytes of each file in a folder, by name, with one request. The result is empty if the folder does not exist. Uses no cached listing."""
     sizes: dict[str, int] = {}
     try:
         if is_local(filesystem):

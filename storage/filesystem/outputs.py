@@ -112,7 +112,7 @@ def remove_ours(folder: str | Path, ours: re.Pattern[str]) -> None:
     paths = [f"{path}/{name}" for name in list_names(filesystem, path) if ours.fullmatch(name)]
     if is_object_store(filesystem):
         if paths:
-            filesystem.rm(paths)  # one request
+            filesystem.rm(paths)  # removes all files with one request
         return
     for each in paths:
         with suppress(FileNotFoundError, IsADirectoryError):
@@ -126,7 +126,7 @@ def _opened(where: str | Path) -> tuple[fsspec.AbstractFileSystem, str]:
 
 
 def remove_empty_folder(filesystem: fsspec.AbstractFileSystem, folder: str) -> None:
-    # the filesystem has no folders, or another process has removed this folder
+    # either the filesystem has no folders, or another process has removed this folder
     with suppress(OSError, NotImplementedError):
         filesystem.invalidate_cache(folder)
         if not filesystem.ls(folder, detail=False):  # some filesystems (HDFS) would remove a folder with its content

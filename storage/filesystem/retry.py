@@ -1,4 +1,4 @@
-"""Repeats requests to a filesystem that may be slow or unreachable for a while. After a deadline, raises an error of one line."""
+"""Repeats requests to a filesystem that may be slow or unreachable for a while. After a deadline, raises a one-line error."""
 
 import time
 from collections.abc import Callable

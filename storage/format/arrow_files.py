@@ -122,7 +122,7 @@ def check_digest(content: bytes | pa.Buffer, entry: FileEntry, path: str) -> Non
 
 
 def check_split_codes(codes: np.ndarray, most: int, path: str) -> None:
-    """Raises FormatError if the codes do not lie in 0 … most."""
+    """Raises FormatError unless all split codes lie in 0 … `most`."""
     if len(codes) and not 0 <= int(codes.min()) <= int(codes.max()) <= most:
         raise FormatError(f"{path}: expected split codes 0 to {most}, found {int(codes.min())} to {int(codes.max())}")
 

@@ -14,11 +14,11 @@ class EncodingOptions:
     """The options of one encoding. Its name contains all of them."""
 
     kind: Literal["laplacian", "rwse"] = "laplacian"
-    """laplacian: eigenvectors of the normalised Laplacian; rwse: return probabilities of random walks."""
+    """Kind of encoding. laplacian: eigenvectors of the normalised Laplacian. rwse: return probabilities of random walks."""
     dim: int = 16
     """Number of eigenvectors, or of steps of the walk."""
     which: Literal["smallest", "both_ends"] = "smallest"
-    """The choice of eigenvectors: smallest: the `dim` smallest; both_ends: half of them from each end of the spectrum."""
+    """Choice of eigenvectors by their eigenvalues. smallest: the `dim` smallest. both_ends: half of `dim` from each end of the spectrum."""
 
     def __post_init__(self) -> None:
         if self.kind not in ("laplacian", "rwse"):

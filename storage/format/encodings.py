@@ -40,14 +40,14 @@ class StoredFiles(Protocol):
 
 
 def find_encoding(graph: StoredFiles, name: str) -> EncodingEntry | None:
-    """Returns the stored encoding of this name; None if none is stored in this version. Raises ConfigError if the name is not the name of an encoding."""
+    """Returns the stored encoding with this name; None if it is not stored in the current version. Raises ConfigError if no encoding can have this name."""
     parse_encoding_name(name)
     entry = graph.manifest.encodings.get(name)
     return entry if entry is not None and entry.version == ALGORITHM_VERSION else None
 
 
 def stored_encodings(graph: StoredFiles) -> dict[str, EncodingEntry]:
-    """Returns the stored encodings of this version, by name, in ascending order of names."""
+    """Returns the stored encodings of the current version, by name, in ascending order of names."""
     named = {name: find_encoding(graph, name) for name in sorted(graph.manifest.encodings) if _NAME.fullmatch(name)}
     return {name: entry for name, entry in named.items() if entry is not None}
 

@@ -70,7 +70,7 @@ class FeatureRows:
         return self.stored_width * self.stored_dtype.itemsize
 
     def check(self, rows: np.ndarray) -> np.ndarray:
-        """Returns the rows. Raises ConfigError if they do not have this layout."""
+        """Returns the rows unchanged. Raises ConfigError if they do not have this layout."""
         if rows.ndim != 2 or rows.shape[1] != self.stored_width or rows.dtype != self.stored_dtype:
             raise ConfigError(
                 f"expected feature rows of {self.stored_width} {self.stored_dtype}, got {rows.dtype} of shape {rows.shape}"

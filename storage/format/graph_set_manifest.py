@@ -53,7 +53,7 @@ class GraphSetManifest:
     num_graphs: int
     num_nodes: int
     num_edges: int  # directed edges: an undirected bond counts twice
-    graph_offsets: tuple[int, ...]  # shard s holds the graphs [offsets[s], offsets[s + 1])
+    graph_offsets: tuple[int, ...]  # shard s holds the graphs [graph_offsets[s], graph_offsets[s + 1])
     node: RowSchema = NO_FEATURES
     edge: RowSchema = NO_FEATURES
     index_dtype: str = "uint16"  # dtype of an edge's ends, which are positions within the edge's graph
@@ -65,7 +65,7 @@ class GraphSetManifest:
     class_names: tuple[str, ...] = ()
     # type of the graphs' ids in the source, "number" or "string"; None: graphs have no ids except their rows
     id_kind: str | None = None
-    num_rejected: int = 0  # count of the source's rows that are not graphs; rejects.csv lists them
+    num_rejected: int = 0  # number of the source's rows that are not graphs; rejects.csv lists these rows
     statistics: GraphSetStatistics | None = None  # None: the manifest was made by hand, not by the writer
     files: Mapping[str, FileEntry] = field(default_factory=dict)
     provenance: Mapping[str, str] = field(default_factory=dict)

@@ -56,7 +56,7 @@ class EncodingEntry:
     """One stored encoding of the graph's nodes."""
 
     version: int  # version of the algorithm that computed the encoding
-    # One file for each partition; in a typed graph one file for each partition and type.
+    # There is one file for each partition, and in a typed graph one file for each partition and type.
     files: Mapping[str, FileEntry] = field(default_factory=dict)
     provenance: Mapping[str, str] = field(default_factory=dict)  # for laplacian: the eigenvalues, separated by spaces
 
@@ -112,7 +112,7 @@ class Manifest:
     num_nodes: int
     num_edges: int
     partition_offsets: tuple[int, ...]  # partition p owns the ids [offsets[p], offsets[p + 1])
-    num_groups: int = 0  # count of locality groups of nodes; 0: none are stored
+    num_groups: int = 0  # number of locality groups of nodes; 0: no groups are stored
     feature_dim: int = 0
     # columns of the table from which the features were made; empty: they were made from an array, or by an older version
     feature_columns: tuple[FeatureColumn, ...] = ()
@@ -214,7 +214,7 @@ class Manifest:
         return sorted(f"{name} {row.measured.graph_digest}\n" for name, row in self.rows.items())
 
     def data_digest(self, node_type: str, split_set: int) -> str:
-        """Digest of all data that training on this type's nodes reads. Like `graph_digest`, it does not depend on partitions or on the order of types."""
+        """Digest of all data that is read when a model is trained on this type's nodes. It does not depend on partitions or on the order of types."""
         parts = self._part_digests
         of_type = self.node_types[node_type].measured.data_digest(split_set)
         return hashlib.sha256("".join([*parts, of_type]).encode()).hexdigest()[: len(of_type)]
@@ -226,7 +226,7 @@ class Manifest:
 
     @property
     def num_sources(self) -> int:
-        """Number of nodes that neighbor ids refer to: the nodes of the graph, or for a relation the nodes of its source type."""
+        """Number of nodes to which neighbor ids can refer. These are the nodes of the graph, or for a relation the nodes of its source type."""
         return self.num_nodes if self.part is None or self.part.num_sources is None else self.part.num_sources
 
     @property
@@ -299,7 +299,7 @@ class Manifest:
         return manifest_json(ONE_GRAPH, self, fields, self.requires)
 
     def _links_tables(self) -> dict[str, Any]:
-        """Counts of held-out links, by relation."""
+        """Counts of held-out links by relation, in the form of the manifest."""
         rows = {str(relation) if self.is_typed else EDGE.name: row.links for relation, row in self.edge_types.items()}
         return {name: links.to_tree() for name, links in rows.items() if links is not None}
 
@@ -415,7 +415,7 @@ def _plain(reader: ManifestReader, name: str, whole: Mapping[str, Any]) -> Manif
 
 
 def _tables(reader: ManifestReader) -> Tables:
-    """The rows of a typed graph's manifest."""
+    """Reads the rows of a typed graph's manifest."""
     statistics = reader.optional_inner("statistics")
     if statistics is None:
         reader.fail("statistics", "those of each type and relation", None)
@@ -545,7 +545,7 @@ def _links(reader: "ManifestReader", relations: list[str]) -> dict[str, StoredLi
 
 
 def expected_files(manifest: Manifest, partition: int) -> list[str]:
-    """Names of the files of a partition."""
+    """Returns the names of the files that a partition has."""
     is_stored = {
         "topology": manifest.has_topology,
         "nodes": True,
@@ -558,7 +558,7 @@ def expected_files(manifest: Manifest, partition: int) -> list[str]:
     return [f"{partition_dir(partition)}/{name}.arrow" for name, stored in is_stored.items() if stored]
 
 
-# The fields of `Manifest` in the tables of nodes and edges, with the methods that read them.
+# These tables map fields of `Manifest`, in the rows of nodes and of edges, to the methods that read them.
 _NODE_NAMES = {"id_kind": "ids"}  # maps fields of `Manifest` to their stored names, if these differ
 _NODE_FIELDS: dict[str, Callable[[ManifestReader, str], Any]] = {
     "id_kind": lambda reader, key: reader.word(key, ("int64", "string")),
@@ -580,5 +580,5 @@ _EDGE_FIELDS: dict[str, Callable[[ManifestReader, str], Any]] = {
     "num_edges": ManifestReader.count,
     "feature_dim": ManifestReader.width,
     **dict.fromkeys(("has_edge_id", "has_edge_weight", "symmetric", "has_out_edges"), ManifestReader.flag),
-    "has_edge_time": ManifestReader.optional_flag,  # graphs of version 0.2 have no times
+    "has_edge_time": ManifestReader.optional_flag,  # optional, because graphs of version 0.2 have no times
 }

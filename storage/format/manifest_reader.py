@@ -21,10 +21,10 @@ _ANY_PATH = re.compile(r"data/\d{6,18}-[0-9a-f]{8}/[A-Za-z0-9._/-]{1,256}")
 _SHA256 = re.compile("[0-9a-f]{64}")
 _NAMED = re.compile(r"(?:.*/)?(\d{6,18})\.json", re.DOTALL)
 _MAX_NUMBER = 1.7e308
-_MAX_TEXT = 2**16  # characters
+_MAX_TEXT = 2**16  # most characters of a text
 _MAX_WIDTH = 2**24  # most columns of a row; Arrow allows 2^31 - 1
 _TEXT = f"of at most {_MAX_TEXT} characters"
-_YEAR_10000 = 253402300799.0  # in seconds since 1970
+_YEAR_10000 = 253402300799.0  # latest date, in seconds since 1970
 # `manifest_json` begins and ends the statistics with these texts. They contain line breaks, which JSON strings do not, so they occur nowhere else.
 _STATISTICS, _END = '\n "statistics": {\n', "\n }"
 
@@ -232,7 +232,7 @@ class ManifestReader:
     def _reader_of(self, key: str, value: Any) -> "ManifestReader":
         if not _is_object(value):
             self.fail(key, "an object", value)
-        inner = object.__new__(ManifestReader)  # copy.copy takes twenty times as long
+        inner = object.__new__(ManifestReader)  # copy.copy would take twenty times as long
         inner._body, inner._where = value, f"{self._where}: {key}"
         return inner
 

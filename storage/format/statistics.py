@@ -12,10 +12,10 @@ from typing import NamedTuple
 from graphmill.storage.format.manifest_reader import ManifestReader
 from graphmill.storage.format.source import SPLIT_NAMES
 
-_DIGEST, _FINGERPRINT = 64, 32  # hexadecimal digits
+_DIGEST, _FINGERPRINT = 64, 32  # numbers of hexadecimal digits
 # most numbers that are stored for classes or columns; if there are more, they are not stored
 MAX_CLASS_COUNTS = 1 << 20
-_LARGEST = 1e39  # more than any float32
+_LARGEST = 1e39  # larger than any float32
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,7 @@ class GraphPartStatistics:
 class GraphSetStatistics:
     """Statistics of a set of graphs. The first of `parts` describes the graphs that are in no split; the others describe the splits, by name."""
 
-    nodes: CountStatistics  # per graph
+    nodes: CountStatistics  # number of nodes per graph
     edges: CountStatistics
     parts: tuple[GraphPartStatistics, ...]
     digest: str  # SHA-256 of all columns except ids; does not depend on shards

@@ -32,7 +32,7 @@ class Links:
 
     source: np.ndarray  # int64 [m], rows of nodes
     destination: np.ndarray  # int64 [m]
-    split: np.ndarray  # int8 [m], SPLIT_* codes without SPLIT_NONE
+    split: np.ndarray  # int8 [m], SPLIT_* codes except SPLIT_NONE
     is_link: np.ndarray  # int8 [m]: 1 for a link, 0 for a negative
     # int64 [m + 1]: negative[negative_ptr[i]:negative_ptr[i + 1]] are negative destinations for link i only
     negative_ptr: np.ndarray

@@ -78,7 +78,7 @@ class GraphShard:
 
 @dataclass(frozen=True)
 class StoredGraphs:
-    """All graphs of a directory, by index 0 … num_graphs - 1, in the order of the source."""
+    """All graphs of a directory. A graph has an index, 0 … num_graphs - 1, in the order of the source."""
 
     url: str
     manifest: GraphSetManifest

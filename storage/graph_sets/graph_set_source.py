@@ -35,7 +35,7 @@ class GraphSetSource:
 
     info: GraphSetInfo
     graphs: Callable[[], Iterator[RawGraph]]
-    num_graphs: int | None = None  # a hint
+    num_graphs: int | None = None  # an estimate
 
 
 def shards(source: GraphSetSource, most: int, progress: Progress) -> Iterator[pa.RecordBatch]:

@@ -137,7 +137,7 @@ class EdgeIngestion:
 
     @property
     def provenance(self) -> dict[str, str]:
-        """Describes the changes that were made to the source's edges."""
+        """Describes, for the manifest's provenance, how ingestion changed the source's edges."""
         return {
             "reverse_edges_added": str(self.add_reverse).lower(),
             "duplicates": "summed" if self.sum_duplicates else "first" if self.drop_duplicates else "kept",

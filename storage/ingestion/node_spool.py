@@ -161,7 +161,7 @@ class NodeSpool:
         return stop
 
     def _label_kind(self) -> tuple[str | None, int | None]:
-        """Returns the kind of the labels and a count: ("class", number of classes), ("answers" or "values", their number), ("value", None) or (None, None).
+        """Returns the kind of the labels, and a number: ("class", number of classes), ("answers" or "values", labels per node), ("value", None), (None, None).
         Raises DataError for other labels."""
         name, asked_classes, label = self.info.name, self.options.num_classes, self._label
         num_classes = (

@@ -23,7 +23,7 @@ class StringFile:
     """Two files that hold strings, one after another, and their offsets. Raises DataError if the disk has no room."""
 
     def __init__(self, folder: str | None = None) -> None:
-        """`folder`: where the files are made; None: the system's temporary folder."""
+        """`folder`: folder in which the files are made. None: the system's temporary folder."""
         self._where = folder or tempfile.gettempdir()
         with one_line_errors(self._where, "make a temporary file; choose another --scratch", DataError):
             self._data_file, self._offsets_file = _unnamed(folder), _unnamed(folder)

@@ -170,7 +170,8 @@ def random_shares(num_nodes: int, num_partitions: int, seed: int) -> np.ndarray:
     """Shuffles the rows with a key and cuts them into equal shares. Returns the share of each row, int32 [num_nodes]."""
     from graphmill.core.counter_kernels import shuffled_shares
 
-    shuffle = Permutation(num_nodes, derive_key(seed, 0x7061_7274))  # "part"
+    # "part": makes this shuffle independent of other draws with the same seed
+    shuffle = Permutation(num_nodes, derive_key(seed, 0x7061_7274))
     partition = np.empty(num_nodes, dtype=np.int32)
     shuffled_shares(shuffle.compiled_form, num_partitions, partition)
     return partition

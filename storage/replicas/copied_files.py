@@ -83,9 +83,9 @@ def _check_place(url: str, manifest: Manifest | GraphSetManifest) -> None:
 
 
 def copy_here(origin: str, snapshot: int, url: str, partitions: Sequence[int] = ()) -> int:
-    """Completes the copy at `url` on this host: these partitions of a graph, or all files of a set. Returns the number of bytes read from the origin.
+    """Copies missing files to the copy at `url` on this host, for these partitions of a graph, or all files of a set. Returns the bytes read from the origin.
 
-    Raises ConfigError if `url` holds other files or another graph, FormatError if the origin is gone or damaged or the disk is full.
+    Raises ConfigError if `url` holds other files or another graph, and FormatError if the origin is missing or damaged, or if the disk is full.
     """
     filesystem, path = split_url(origin)
     manifest = parse_any_manifest(*read_manifest(filesystem, path, origin, snapshot, "graphmill ingest <source>"))
@@ -101,9 +101,9 @@ def copy_here(origin: str, snapshot: int, url: str, partitions: Sequence[int] = 
 
 
 def copy_partition(copy: GraphSnapshot, index: int) -> CopiedPartition:
-    """Completes the files of a partition in a copy on this host. Files that were verified before are not read again.
+    """Copies the missing files of a partition to a copy on this host. Files that were verified before are not read again.
 
-    Raises FormatError if the origin is gone or damaged, or if the disk is full.
+    Raises FormatError if the origin is missing or damaged, or if the disk is full.
     """
     assert copy.manifest.origin is not None
     whole = PinnedGraph(copy.manifest.origin, copy.manifest.snapshot, copy.manifest.content_hash)
@@ -153,7 +153,7 @@ def _copy_files(
 
 
 def _read_record(path: Path) -> dict[str, Stamp]:
-    """Reads stamps by file name; none if the record is missing or was not written by this module."""
+    """Reads the stamps in a record, by file name. Returns no stamps if the record is missing or was not written by this module."""
     try:
         rows = json.loads(path.read_text())
         stamps = [Stamp(str(name), int(size), int(changed), str(digest)) for name, size, changed, digest in rows]

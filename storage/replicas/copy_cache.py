@@ -82,7 +82,7 @@ class CopyCache:
         return f"{self.folder} on {socket.gethostname()}"
 
     def _claim(self, own: Path, needed: dict[str, int]) -> int:
-        """Frees space for the graph's files. Returns the file descriptor that locks the graph's folder."""
+        """Frees space for the graph's files, and locks its folder. Returns the file descriptor that holds the lock."""
         own.parent.mkdir(parents=True, exist_ok=True)
         with locked(own.parent / "lock", _LOCK_S):
             own.mkdir(exist_ok=True)
@@ -107,7 +107,7 @@ class CopyCache:
 
     def _make_room(self, own: Path, needed: int) -> None:
         """Removes unused graphs until `needed` bytes of this graph fit. Raises ConfigError if they cannot fit."""
-        for left in own.parent.glob(f"{_REMOVED}*"):  # left by a killed process
+        for left in own.parent.glob(f"{_REMOVED}*"):  # a killed process left this folder
             if _GRAPH.fullmatch(left.name.removeprefix(_REMOVED)):
                 shutil.rmtree(left)
         sizes = {

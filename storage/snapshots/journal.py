@@ -55,7 +55,7 @@ class Lease:
         self._thread.start()
 
     def check(self) -> None:
-        """Raises ConflictError if the lease has expired or the journal is gone, because the folder may have been pruned."""
+        """Raises ConflictError if the lease has expired or the journal is missing, because then the folder may have been pruned."""
         if not self._lasts():
             raise ConflictError(
                 f"{self._where}: expected this writer's lease to last, found it over (the process was stopped for more than "

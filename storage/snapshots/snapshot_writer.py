@@ -83,7 +83,7 @@ def write_snapshot(
 ) -> Iterator["SnapshotWriter"]:
     """Yields the writer of one snapshot. At the end of the block, files that were not committed are removed.
 
-    `scratch`: a local directory for temporary files; None: the snapshot's folder, or the system's directory for remote stores.
+    `scratch`: a local directory for temporary files. None: the snapshot's folder, or for a remote store the system's temporary directory.
     Raises ConfigError if `url` cannot be written to, FormatError for an OSError in the block.
     """
     check_destination(url, overwrite=overwrite)
@@ -139,7 +139,7 @@ def _folders(target: Path, own: Path, url: str) -> Iterator[list[Path]]:
 
 @contextlib.contextmanager
 def _elsewhere(scratch: str | None, name: str) -> Iterator[Path]:
-    """Makes a temporary directory in `scratch`; None: in the system's temporary directory."""
+    """Makes a temporary directory in `scratch` (None: in the system's temporary directory)."""
     parent = Path(scratch) if scratch else None
     if parent:
         with one_line_errors(str(parent), "make this directory (--scratch)", ConfigError):

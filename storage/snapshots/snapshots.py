@@ -124,7 +124,7 @@ def _text(filesystem: fsspec.AbstractFileSystem, where: str) -> str:
     if is_local(filesystem):
         content = read_small(where)
     else:
-        content = filesystem.cat_file(where, start=0, end=MOST_BYTES + 1)  # one request
+        content = filesystem.cat_file(where, start=0, end=MOST_BYTES + 1)  # reads the file with one request
         if len(content) > MOST_BYTES:
             raise FormatError(f"{where}: expected at most {MOST_BYTES} bytes, found more; this is not a manifest")
     try:

@@ -32,7 +32,7 @@ _HUB_FLOOR = (
 
 @dataclass(frozen=True)
 class SyntheticOptions:
-    """Options of the graph `synthetic`. Defaults give the graph of `make run`."""
+    """Options of the graph `synthetic`. The defaults give the graph that `make run` uses."""
 
     num_nodes: int = 20_000
     """Number of nodes."""

@@ -16,7 +16,7 @@ from graphmill.storage.importers.memory.graph_objects import tell_unread
 
 _DENSE_FEATURES = ("x", "node_features", "features", "feature")
 _LABELS = ("y", "node_labels", "labels", "label")
-_NUMBERS, _WHOLE = "biuf", "iu"  # kinds of dtypes
+_NUMBERS, _WHOLE = "biuf", "iu"  # kinds of numpy dtypes: numbers and truth values; whole numbers
 _SPLIT_PARTS = (("train",), ("valid", "val"), ("test",))
 
 # Limits for sparse features, because they are stored dense: a file of a few kilobytes may describe terabytes of dense features.

@@ -18,7 +18,7 @@ PER_CLASS = "30 nodes of each class validate, 30 test, the rest train; 7 sets"
 
 @dataclass(frozen=True)
 class DataSet:
-    """One row of the table."""
+    """One public data set, a row of the table."""
 
     name: str
     kind: Kind
