@@ -69,7 +69,7 @@ def unpack_lists(key, row_bits, id_of_row, degree, neighbor):
 
 @compiled
 def renumber(part_of_row, next_id, id_of_row, row_of_id):
-    """Gives new ids to rows, in order. The rows of a partition get ids from next_id[partition] on (int64, updated). Writes each row's new id and each id's row."""
+    """Gives new ids to rows, in order. A partition's rows get ids from next_id[partition] on (int64, updated). Writes each row's new id and each id's row."""
     for row in range(len(part_of_row)):
         part = part_of_row[row]
         new_id = next_id[part]

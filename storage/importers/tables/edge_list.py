@@ -267,7 +267,7 @@ class EdgeListGraph:
 
     @cached_property
     def _first_pass(self) -> tuple[np.ndarray | None, int, int]:
-        """Reads all edges once. Returns the ids that occur, ascending (only for numbers under compact_ids), the highest id, the number of edges. Numbers strings."""
+        """Reads all edges once. Returns the ids that occur, ascending (only compact_ids of numbers), the highest id, the number of edges. Numbers strings."""
         ids = np.empty(0, np.int64) if self.options.compact_ids and self._strings is None else None
         pending: list[np.ndarray] = []
         highest, count, where = -1, 0, ""
