@@ -35,7 +35,7 @@ from graphmill.storage.splits.drawn_split import split_of_times, times_at
 Sizes = tuple[int | None, int]
 _CHUNK = 1 << 20  # number of edges that are read at a time
 _MOST_KEYS = 1 << 63
-_MOST_REPEATED = 0.5  # if another relation has at least this share of the held-out pairs, it is no coincidence
+_MOST_REPEATED = 0.5  # another relation that has at least this share of the held-out pairs does not have them by chance
 _PURPOSE = 0x6C696E6B  # "link": makes these draws independent of other draws with the same seed
 
 

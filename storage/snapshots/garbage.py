@@ -1,4 +1,4 @@
-"""Removes files that no manifest names from folders with a journal. Removes only files whose names Graphmill's writers use; other files stay."""
+"""Removes, from folders with a journal, the files that no manifest names. Removes only files whose names Graphmill's writers use; other files stay."""
 
 import contextlib
 import os

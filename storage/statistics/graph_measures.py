@@ -267,7 +267,7 @@ def _edge_columns(bucket: Bucket) -> np.ndarray:
 
 
 def _is_symmetric(sums: np.ndarray) -> bool:
-    """Whether the edges u -> v with u < v join the same pairs of nodes as the edges with u > v."""
+    """Whether the edges u -> v with u < v join the same pairs of nodes, equally often, as the edges with u > v."""
     every, up, loops = sums
     return bool(np.array_equal(every - up - loops, up))
 
