@@ -1,1 +1,1 @@
-"""Has comparisons for developers only; they are not in the wheel. Users run `graphmill bench`."""
+"""Comparisons for developers. The wheel does not contain them. Users run `graphmill bench`."""

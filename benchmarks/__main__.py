@@ -1,4 +1,4 @@
-"""Runs a comparison for developers: `python -m benchmarks NAME OPTIONS` in a checkout; without a name it lists the comparisons."""
+"""Runs a comparison for developers: `python -m benchmarks NAME OPTIONS` in a checkout. Without a name, it lists the comparisons."""
 
 import sys
 from importlib import import_module

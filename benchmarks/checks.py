@@ -3,17 +3,17 @@
     python -m benchmarks checks                               the embedded graph, two workers, a few minutes
     python -m benchmarks checks --data.nodes 5000 --epochs 3  a quick trial
 
-Four loops train the same model on the same batches. Each loop has its own weights and sampling threads. The loops run one after another in each
-epoch, in random order:
+Four loops train the same model on the same batches. Each loop has separate weights and sampling threads. In each epoch the four loops run one after
+another, in random order:
 
-    checked   the trainer's loop: checks every loss and gradient, agrees on each step's weight between the workers, seeds dropout by
+    checked   the trainer's loop: checks every loss and gradient, lets the workers agree on each step's weight, seeds dropout by
               position, counts traffic by partition, sends progress and metrics to the driver
-    saving    like checked, and each epoch starts a checkpoint, which is written during the epoch
-    bare      only forward, backward and optimizer under DDP: DDP's ring adds the gradients, not the fixed tree
-    control   a second bare loop: its ratio to bare shows the machine's noise
+    saving    like checked, but each epoch also starts a checkpoint, which is written during the epoch
+    bare      only forward, backward and optimizer under DDP; DDP's ring adds the gradients, and not Graphmill's fixed tree
+    control   a second bare loop; its ratio to bare shows the noise of the machine
 
-Prints the seconds of an epoch and the CPU seconds of the workers: medians over the epochs, and ratios to bare with quartiles. Then prints
-how long a checkpoint stopped training. Run nothing else at the same time. results.md and results.json go to --out.
+Prints the wall seconds of an epoch and the CPU seconds of the workers, as medians over the epochs, and as ratios to bare with quartiles. Then
+prints how long a checkpoint stopped training. Run nothing else at the same time. Writes results.md and results.json to --out.
 """
 
 import random
@@ -48,13 +48,13 @@ class Config:
     """Compare the trainer, with its checks, counts and checkpoints, to a bare loop on the same batches."""
 
     data: NodeDataOptions = field(default_factory=NodeDataOptions)
-    """The graph; by default the embedded one."""
+    """The graph to train on. Default: the embedded graph."""
     width: Count = 64
     """GECO's channels."""
     layers: Count = 3
     """GECO's layers."""
     chunks: Count = 8
-    """Batches of an epoch; each batch is a random part of the graph."""
+    """Number of batches in an epoch. Each batch is a random part of the graph."""
     dropout: float = 0.3
     """Dropout of the layers and of their input."""
     epochs: Count = 12
@@ -62,7 +62,7 @@ class Config:
     workers: Count = 2
     """Number of workers."""
     local_reads: bool = True
-    """Workers read the partitions of this machine directly; no: workers request rows from partition servers."""
+    """yes: workers read the partitions of this machine directly. no: workers request rows from partition servers."""
     out: Path = Path("runs/bench-checks")
     """Folder of the table."""
     ray: SessionOptions = field(default_factory=SessionOptions)
@@ -73,7 +73,7 @@ class Config:
 
 @dataclass(frozen=True)
 class Share:
-    """Holds one rank's measurements: by loop and epoch, by checkpoint, and how far each loop's weights moved."""
+    """One rank's measurements for each loop and epoch, and for each checkpoint, and the distance that each loop's weights moved."""
 
     wall_s: Mapping[str, Sequence[float]]
     cpu_s: Mapping[str, Sequence[float]]
@@ -92,7 +92,7 @@ def main() -> None:
 
 
 def measure(config: Config) -> list[Share]:
-    """Holds the ranks' measurements, in rank order."""
+    """Runs the loops on all ranks. Returns the ranks' measurements, in rank order."""
     import tempfile
 
     from graphmill.cluster.options import ServerOptions
@@ -130,7 +130,7 @@ def _train(config: Config, servers: Any, manifest: Any, files: Any, folder: str)
 
 
 def _measure_rank(arguments: dict[str, Any]) -> list[Share]:
-    """Runs on every worker; returns each rank's Share."""
+    """Runs the loops on every worker. Returns the Shares of all ranks."""
     import ray.train
     import torch
     import torch.distributed as dist
@@ -163,8 +163,8 @@ def _measure_rank(arguments: dict[str, Any]) -> list[Share]:
     wall, cpu, losses = ({name: [0.0] * config.epochs for name in LOOPS} for _ in range(3))
     stall = [0.0] * config.epochs
     for epoch in range(-1, config.epochs):  # epoch -1 only warms up
-        # Each epoch has a new loader, so that no loop samples ahead in another loop's time. The order is random, because in a fixed order each
-        # loop would always follow the same other loop.
+        # Each epoch has a new loader, so that no loop samples in advance while another loop is measured. The order is random, because in a fixed
+        # order each loop would always follow the same other loop.
         for name in random.Random(epoch + 1).sample(LOOPS, len(LOOPS)):
             worker = workers[name]
             with worker.loader(spec.sampler) as loader:
@@ -187,7 +187,7 @@ def _measure_rank(arguments: dict[str, Any]) -> list[Share]:
 
 
 def _flat(worker: "Worker") -> Any:
-    """Returns a copy of all weights in one row."""
+    """Returns a copy of all weights as one vector."""
     import torch
 
     return torch.cat([parameter.detach().flatten() for parameter in worker.model.parameters()])
@@ -230,7 +230,7 @@ def _checked(worker: "Worker", loader: "Loader", epoch: int) -> float:
 
 
 def _bare(worker: "Worker", ddp: "DistributedDataParallel", loader: "Loader", epoch: int) -> float:
-    """Runs the trainer's loop without any check. Returns the mean loss over all ranks' targets."""
+    """Runs an epoch of training without any check. Returns the mean loss over the targets of all ranks."""
     import torch
 
     from graphmill.cluster.metrics.class_scores import all_reduce_sum
@@ -256,7 +256,7 @@ def describe(config: Config, shares: Sequence[Share]) -> str:
     """Returns the figures as Markdown."""
 
     def of_epochs(kind: Literal["wall_s", "cpu_s"]) -> dict[str, np.ndarray]:
-        """Returns the mean over ranks for each loop and epoch."""
+        """Returns, for each loop and epoch, the mean over ranks."""
         return {name: np.mean([getattr(share, kind)[name] for share in shares], axis=0) for name in LOOPS}
 
     rows = []

@@ -1,11 +1,11 @@
-"""Measures the cost of many workers for the driver and the controller: `python -m benchmarks controller`.
+"""Measures what many workers cost the driver and the controller: `python -m benchmarks controller`.
 
     python -m benchmarks controller --workers 2 200 1000    # starts a local Ray; about two minutes
 
-The workers are simulated, the leading processes are real:
+The workers are simulated. The processes that lead them are real:
 
-- The driver trains as always (`graphmill.cluster.training.trainer.train`). Its launcher starts one process, which sends the reports of rank 0
-  of --workers workers, for --epochs epochs of --epoch_s seconds.
+- The driver runs the usual training (`graphmill.cluster.training.trainer.train`). Its launcher starts one process, which sends the reports that
+  rank 0 of --workers workers would send, for --epochs epochs of --epoch_s seconds.
 - Ray Train's controller polls its workers with its own code; two actors answer for all workers.
 - The host watch connects to --workers open ports.
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from graphmill.cluster.training.train_spec import TrainSpec
 
 
-_START_S = 120.0  # longest start time of a process on a busy machine
+_START_S = 120.0  # most seconds that a process may take to start on a busy machine
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class ControllerConfig:
     """Measure the processes that lead many workers."""
 
     workers: tuple[Count, ...] = (2, 50, 200, 1000)
-    """Numbers of workers to measure; partitions and hosts have the same number."""
+    """Numbers of workers to measure. There are as many partitions and hosts as workers."""
     epochs: Count = 100
     """Epochs of the driver's run."""
     epoch_s: Positive = 0.1
@@ -62,7 +62,7 @@ class ControllerConfig:
 
 
 def rank_0(reports: "AttemptRecords", workers: int, epochs: int, epoch_s: float) -> None:
-    """Sends the reports that rank 0 of this many workers sends."""
+    """Sends the reports that rank 0 would send if there were this many workers."""
     from graphmill.cluster.runs.records import Recorder, is_recorded
     from graphmill.cluster.training.train_loop import RANK_SECONDS
     from graphmill.samplers.access.traffic import COLUMNS
@@ -88,7 +88,7 @@ def rank_0(reports: "AttemptRecords", workers: int, epochs: int, epoch_s: float)
 
 
 class StandInLauncher:
-    """Is a `graphmill.cluster.training.train_session.Launcher` that starts one process for all workers."""
+    """A `graphmill.cluster.training.train_session.Launcher` that starts one process in place of all workers."""
 
     def __init__(self, workers: int, config: ControllerConfig) -> None:
         self.workers, self._config = WorkerOptions(num_workers=workers), config
@@ -115,7 +115,7 @@ class StandInLauncher:
 
 
 def measure_driver(workers: int, config: ControllerConfig) -> tuple[float, float]:
-    """Returns (CPU seconds per epoch, growth of memory in MiB) of the driver."""
+    """Returns the driver's CPU seconds per epoch, and the growth of its memory in MiB."""
     from graphmill.cluster.runs.run_directory import RunDirectory
     from graphmill.cluster.training.trainer import train
 
@@ -138,7 +138,7 @@ class StandInWorker:
 
 
 def measure_polls(workers: int, config: ControllerConfig) -> tuple[float, float]:
-    """Returns (CPU seconds, wall seconds) of the controller's poll of this many workers. Requires a Ray session."""
+    """Returns the CPU seconds and the wall seconds that the controller needs to poll this many workers. Requires a Ray session."""
     from types import SimpleNamespace
 
     import ray
@@ -147,7 +147,7 @@ def measure_polls(workers: int, config: ControllerConfig) -> tuple[float, float]
     actor: Any = ray.remote(StandInWorker)
     actors = [actor.options(num_cpus=0).remote() for _ in range(2)]
     ray.get([each.poll_status.remote() for each in actors], timeout=120)
-    group: Any = object.__new__(WorkerGroup)  # only polls workers, and starts none
+    group: Any = object.__new__(WorkerGroup)  # this group only polls workers and starts none
     group._world_rank_to_ongoing_poll, group._worker_health_check_timeout_s = {}, 600.0
     group.get_workers = lambda: [SimpleNamespace(actor=actors[rank % 2]) for rank in range(workers)]
     group._poll_workers_and_collect_errors(timeout=60)
@@ -161,7 +161,7 @@ def measure_polls(workers: int, config: ControllerConfig) -> tuple[float, float]
 
 
 def measure_watch(hosts: int, config: ControllerConfig) -> float:
-    """Returns the CPU seconds of one check of this many hosts."""
+    """Returns the CPU seconds of one check of this many hosts by the host watch."""
     from graphmill.cluster.ray.host_watch import HostStates, knock
 
     with ExitStack() as stack:
@@ -170,7 +170,7 @@ def measure_watch(hosts: int, config: ControllerConfig) -> float:
         names = {f"10.0.{number // 250}.{number % 250}": f"worker-{number}" for number in range(hosts)}
         states, begun = HostStates(), time.process_time()
         for turn in range(config.polls):
-            for start in range(0, hosts, len(ports)):  # sockets are reused until every host has one
+            for start in range(0, hosts, len(ports)):  # the ports are used several times, until every host has one
                 assert len(knock(ports[: hosts - start], 2.0)) == min(len(ports), hosts - start)
             states.update(2.0 * turn, names, names)
             for door in doors:
@@ -180,7 +180,7 @@ def measure_watch(hosts: int, config: ControllerConfig) -> float:
 
 
 def _take_all(door: socket.socket) -> None:
-    """Accepts the connections that wait at a port, because the port's queue would become full otherwise."""
+    """Accepts the connections that wait at a port. Otherwise the port's queue would become full."""
     while True:
         try:
             door.accept()[0].close()

@@ -1,11 +1,11 @@
-"""Measures full evaluation on 1, 2 … workers of this machine: CPU time relative to an epoch of training, bytes, and memory of a worker.
+"""Measures full evaluation on 1, 2 … workers of this machine: CPU time relative to an epoch of training, bytes read and sent, and memory of a worker.
 
     python -m benchmarks evaluation --graph path/to/graph --workers 1 2 --models geco sage
 
 Needs no Ray: workers are processes with one thread each, over gloo, and run the trainer's own epoch and evaluation. CPU seconds cover all threads
-of a worker's process. On a machine with a core for each worker CPU seconds equal wall seconds. Two processes slow each other down through caches
-and memory. Therefore one worker is also measured while a second run of one worker is active (row 1 + 1); ratios are to this row.
-Expect about half the CPU time, bytes and memory with 2 workers, and the same scores to about 1e-6.
+of a worker's process. On a machine with a core for each worker, CPU seconds equal wall seconds. Two processes slow each other down, because they
+share caches and memory. Therefore one worker is also measured while a second run of one worker is active (row 1 + 1), and ratios are to this row.
+With 2 workers, expect about half the CPU time, bytes and memory of one worker, and the same scores to about 1e-6.
 """
 
 import json
@@ -105,7 +105,7 @@ def worker(rank: int, size: int, name: str, config: Config, folder: str) -> None
 
 
 class _Silent:
-    """Is a reporter that drops its records."""
+    """A reporter that drops all records."""
 
     def push(self, record: Any) -> None: ...
 
@@ -114,7 +114,7 @@ class _Silent:
 
 
 class _Watched:
-    """Reads the graph's files; counts the bytes read from partitions and sent to other workers."""
+    """Reads the graph's files. Counts the bytes that are read from partitions, and the bytes that are sent to other workers."""
 
     def __init__(self, graph: Any) -> None:
         from graphmill.cluster.data.training_data import OpenNodes

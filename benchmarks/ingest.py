@@ -1,17 +1,17 @@
-"""Measures ingestion of a synthetic graph that exceeds memory, with each partitioner: `python -m benchmarks ingest`.
+"""Measures, with each partitioner, the ingestion of a synthetic graph that is larger than memory: `python -m benchmarks ingest`.
 
     python -m benchmarks ingest                                                          # 1M nodes, 16M edges, under a minute
     python -m benchmarks ingest --nodes 2000000 --edges 32000000 --partitioners random range ldg metis --partitions 8
     python -m benchmarks ingest --nodes 100000000 --edges 1600000000 --reserve-gib 8     # 14 GB of disk, see docs/performance.md
 
 Each row of the table is measured in a new process. The process generates the graph's topology while it reads it (ldg reads it twice), writes the
-partitions under --work and syncs them. Before each row one file is written in sequence and synced, which measures the disk's own rate. The
+partitions under --work and syncs them. Before each row, one file is written sequentially and synced, which measures the disk's own rate. The
 graph is removed at the end of the row.
 
-You should see a table: edges/s, peak resident memory, bytes written, and the write rate as a share of the disk's own, for all bytes written
-and for the stored graph alone. The target is at least 40 % with at most 4 GB. random cuts 1 - 1/partitions of the edges, ldg and metis fewer.
-results.md and results.json are written to --out. If a row fails, its name is printed, the other rows continue, and the exit code is 1. A size
-that does not fit the disk is refused at once.
+You should see a table: edges/s, peak resident memory, bytes written, and the write rate as a share of the disk's own rate, for all bytes written
+and for the stored graph alone. The target is a share of at least 40 % with at most 4 GB of memory. random cuts the share 1 - 1/partitions of the
+edges; ldg and metis cut fewer. results.md and results.json are written to --out. If a row fails, its name is printed, the other rows continue,
+and the exit code is 1. A size that does not fit the disk is refused at once.
 """
 
 import multiprocessing
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 Partitioner = Literal["random", "range", "ldg", "metis"]
 
-_METIS_BYTES_PER_EDGE = 100  # edge lists, and the adjacency for scipy and for METIS
+_METIS_BYTES_PER_EDGE = 100  # estimate for the edge lists, and for the adjacency in scipy's and in METIS's form
 _PROBE_BLOCK_BYTES = 16 << 20
 _SOURCE_EDGES = 50_000_000  # enough to measure the source's rate
 
@@ -52,7 +52,7 @@ class BenchIngestConfig:
     nodes: Count = 1_000_000
     """Nodes of the graph."""
     edges: Count = 16_000_000
-    """Directed edges; both directions of a pair count. The generated number differs by a few per cent."""
+    """Number of directed edges; both directions of a pair count. The generated number differs from it by a few per cent."""
     partitioners: tuple[Partitioner, ...] = ("random", "range", "ldg")
     """Partitioners to measure, one row each, in this order."""
     partitions: Count = 16
@@ -64,9 +64,9 @@ class BenchIngestConfig:
     work: Path | None = None
     """Folder on the disk to measure; graphs are written and removed there. Default: --out."""
     reserve_gib: Amount = 2.0
-    """Space that stays free on that disk."""
+    """Space that must stay free on the measured disk."""
     probe_mib: Count = 2048
-    """Maximum size of the file that measures the disk; for a smaller graph the file has the graph's size."""
+    """Largest size of the file that is written to measure the disk. For a smaller graph, the file has the graph's size."""
     timeout_s: Positive = 7200.0
     """Time limit of a row."""
     out: Path = Path("runs/bench-ingest")
@@ -93,7 +93,7 @@ class BenchIngestConfig:
 
 
 class BareGraph:
-    """Generates the synthetic graph's edges; nodes have no features, labels or splits."""
+    """The synthetic graph, but its nodes have no features, labels or splits."""
 
     def __init__(self, config: BenchIngestConfig) -> None:
         from graphmill.storage.synthetic.products_like import SyntheticGraph, SyntheticOptions
@@ -144,7 +144,7 @@ def check_memory(partitioner: str, cost: "IngestCost", num_edges: int, available
 
 
 def disk_rate(folder: Path, num_bytes: int) -> float:
-    """Returns the bytes per second of one file that is written in sequence and fsynced."""
+    """Writes one file sequentially and fsyncs it. Returns the bytes per second."""
     block = os.urandom(min(num_bytes, _PROBE_BLOCK_BYTES))
     blocks = -(-num_bytes // len(block))
     with tempfile.NamedTemporaryFile(dir=folder, prefix=".probe-", buffering=0) as file:
@@ -156,10 +156,10 @@ def disk_rate(folder: Path, num_bytes: int) -> float:
 
 
 def source_rate(config: BenchIngestConfig) -> float:
-    """Returns the edges per second of the generator alone."""
+    """Returns the edges per second that the generator alone makes."""
     count, start_s = 0, 0.0
     for chunk in BareGraph(config).edges(1 << 20):
-        if start_s:  # the first chunk includes compilation
+        if start_s:  # the first chunk is left out, because it includes compilation
             count += len(chunk.src)
         start_s = start_s or time.perf_counter()
         if count >= _SOURCE_EDGES:
@@ -168,13 +168,13 @@ def source_rate(config: BenchIngestConfig) -> float:
 
 
 def written_bytes() -> int:
-    """Returns the bytes that this process wrote to disks, without files that were removed before they reached a disk."""
+    """Returns the bytes that this process wrote to disks. Files that were removed before they reached a disk do not count."""
     fields = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
     return int(fields["write_bytes"]) - int(fields["cancelled_write_bytes"])
 
 
 def ingest_row(partitioner: Partitioner, config: BenchIngestConfig, folder: Path) -> dict[str, Any]:
-    """Measures one row; runs in a separate process."""
+    """Measures one row of the table. Runs in a separate process."""
     from benchmarks.ingest_cost import ingest_cost
     from graphmill.jobs.machine.memory_check import available_bytes
     from graphmill.storage.ingestion.ingest import ingest
@@ -182,14 +182,15 @@ def ingest_row(partitioner: Partitioner, config: BenchIngestConfig, folder: Path
     source, options = BareGraph(config), config.options(partitioner)
     check_memory(partitioner, ingest_cost(source.info, options), config.edges, available_bytes())
     small = replace(config, nodes=1000, edges=16_000, partitions=min(8, config.partitions))
-    ingest(BareGraph(small), str(folder / "small"), small.options(partitioner))  # compiles
+    # ingests a small graph first, which compiles the loops
+    ingest(BareGraph(small), str(folder / "small"), small.options(partitioner))
     return timed_ingestion(partitioner, source, folder / "graph", options)
 
 
 def timed_ingestion(
     partitioner: Partitioner, source: "BareGraph", graph: Path, options: "IngestOptions"
 ) -> dict[str, Any]:
-    """Ingests to the disk; returns the seconds of each stage, bytes, memory, and the graph's `quality`."""
+    """Ingests to the disk. Returns the seconds of each stage, the bytes, the memory, and the graph's `quality`."""
     from graphmill.core.process_memory import own_bytes
     from graphmill.jobs.cli.progress import progress
     from graphmill.storage.ingestion.ingest import ingest
@@ -202,7 +203,7 @@ def timed_ingestion(
         def report(stage: str, done: int, total: int | None) -> None:
             nonlocal current, since_s
             now_s = time.perf_counter()
-            ended = current if done == 0 else stage  # a stage reports 0 when it starts, then its progress
+            ended = current if done == 0 else stage  # a stage reports 0 when it starts, and then its progress
             stages[ended] = stages.get(ended, 0.0) + now_s - since_s
             current, since_s = stage, now_s
             bar.update(done, None if total is None else max(done, total), stage)
@@ -227,7 +228,7 @@ def timed_ingestion(
 
 
 def quality(url: str) -> dict[str, float]:
-    """Returns the share of edges between partitions, and the nodes and edges of the largest partition divided by the mean."""
+    """Returns the share of edges between partitions, and the largest partition's nodes and edges, divided by the mean over partitions."""
     from graphmill.jobs.inspect_graph import measure as measure_balance
     from graphmill.storage.graph import open_graph
 
@@ -241,7 +242,7 @@ def quality(url: str) -> dict[str, float]:
 
 
 def measure(partitioner: Partitioner, config: BenchIngestConfig, probe_bytes: int) -> dict[str, Any]:
-    """Measures the disk's rate, then one row. A failed row contains the reason."""
+    """Measures the disk's rate, and then one row. The row of a failed measurement contains the reason."""
     with (
         tempfile.TemporaryDirectory(prefix=".bench-ingest-", dir=config.folder) as folder,
         ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool,
@@ -255,7 +256,8 @@ def measure(partitioner: Partitioner, config: BenchIngestConfig, probe_bytes: in
             row = {"error": "the process ended without a result: killed, as for lack of memory"}
         except (GraphmillError, OSError, MemoryError) as error:
             row = {"error": " ".join(str(error).split()) or type(error).__name__}
-        finally:  # Also after a signal, because the folder cannot be removed while a child process writes into it.
+        finally:
+            # The child process is stopped also after a signal, because the folder cannot be removed while the child writes into it.
             for child in multiprocessing.active_children():
                 child.kill()
     return {"partitioner": partitioner, "disk_bytes_per_s": rate} | row
@@ -306,7 +308,7 @@ def main() -> int:
     for partitioner in config.partitioners:
         rows.append(measure(partitioner, config, min(config.probe_mib << 20, max(1, cost.graph))))
         text = describe(rows, source, config)
-        # Written after each row, so that an interrupted run keeps its rows.
+        # The results are written after each row, so that an interrupted run keeps its rows.
         keep(config.out, config, text, source_edges_per_s=source, cost=cost, rows=rows)
     print(text)
     return 1 if any("error" in row for row in rows) else 0

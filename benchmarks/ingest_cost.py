@@ -1,4 +1,4 @@
-"""Estimates the disk, the written bytes and the memory of an ingestion, as a pure function of counts.
+"""Estimates the disk space, the written bytes and the memory that an ingestion needs. The estimate is a pure function of counts.
 
 An external sort writes its records once and reads them once, unless they fit in memory, and writes the result. Features are also written to scratch
 files, and so are the lists of partitions that are larger than half the budget.
@@ -10,21 +10,21 @@ from graphmill.storage.format.feature_rows import FeatureRows
 from graphmill.storage.format.source import SourceInfo
 from graphmill.storage.ingestion.ingest import IngestOptions
 
-_PROCESS_BYTES = 320 << 20  # interpreter with numpy, pyarrow and compiled loops
+_PROCESS_BYTES = 320 << 20  # memory of the interpreter with numpy, pyarrow and compiled loops
 
 
 @dataclass(frozen=True)
 class IngestCost:
-    """Holds estimates in bytes. Estimates assume partitions of equal size."""
+    """Estimates in bytes. They assume partitions of equal size."""
 
     spilled: int
     """Edge records in buckets, in scratch files; 0 if they fit in memory."""
     spooled: int
-    """Other bytes in scratch files: features twice, and sorted lists that exceed memory."""
+    """Other bytes that are written to scratch files: features, twice, and sorted lists that do not fit into memory."""
     graph: int
     """The stored graph."""
     peak_disk: int
-    """Peak of the bytes on disk, scratch files and graph together."""
+    """Peak of the bytes on disk, of scratch files and graph together."""
     memory: int
     """Resident memory of the process without pages of mapped files."""
 
@@ -41,7 +41,7 @@ def ingest_cost(info: SourceInfo, options: IngestOptions) -> IngestCost:
     with_out_edges = options.out_edges and not (add_reverse or info.symmetric)
     index_bytes = 4 if num_nodes < 2**31 else 8
     extra_bytes = 8 * options.edge_ids + 4 * info.has_edge_weight + 8 * (info.has_edge_time or info.has_node_time)
-    feature_bytes = 4 * info.edge_feature_dim  # with the in-edges only
+    feature_bytes = 4 * info.edge_feature_dim  # features are stored only with in-edges
     lists = 2 if with_out_edges else 1
     list_bytes = num_edges * (lists * (index_bytes + extra_bytes) + feature_bytes)
     records = [num_edges * (2 * index_bytes + extra_bytes + feature) for feature in (feature_bytes, 0)[:lists]]
@@ -52,7 +52,7 @@ def ingest_cost(info: SourceInfo, options: IngestOptions) -> IngestCost:
     sorted_on_disk = one_sorted > options.memory_budget_bytes // 2
     node_features = (
         num_nodes * FeatureRows(info.feature_dim, options.feature_dtype).row_bytes
-    )  # before zeros are removed
+    )  # the size before zeros are removed
     finds_groups = options.partitioner in ("ldg", "metis") and (num_partitions > 1 or options.groups is not None)
     label_bytes = info.label_bytes * info.has_label
     node_columns = 8 + 8 * info.has_node_time + label_bytes + info.num_split_sets + 4 * finds_groups

@@ -1,4 +1,4 @@
-"""Compares link prediction on held-out edges: Graphmill's GraphSAGE and GECO, and the same GraphSAGE in a PyG script; requires torch-geometric.
+"""Compares link prediction on held-out edges by Graphmill's GraphSAGE and GECO, and by the same GraphSAGE in a PyG script. Requires torch-geometric.
 
     python jobs/ingest.py amazon_cs.npz graphs/computers --links.valid 0.05 --links.test 0.1
     python -m benchmarks links --graph graphs/computers
@@ -36,7 +36,7 @@ from graphmill.samplers.vocabulary.options import LinkOptions, RandomPartitionOp
 from graphmill.storage.format.source import SPLIT_TEST, SPLIT_VALID
 from graphmill.storage.graph import open_graph
 
-_ADAGRAD_RATE = 0.05  # of embeddings, Graphmill's default
+_ADAGRAD_RATE = 0.05  # Graphmill's default learning rate of embeddings
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class LinksBench:
     learning_rate: float = 0.005
     """Learning rate of all models."""
     embedding: Size = 0
-    """Width of a trainable row for each node, in addition to the node's features. All models have it; Adagrad trains it at rate 0.05."""
+    """Width of the trainable row that each node has in addition to its features. All models have such rows. Adagrad trains them at rate 0.05."""
     filter_width: Count = 64
     """Width of the network that computes GECO's filters."""
     rivals: Count = 100
@@ -76,7 +76,7 @@ class LinksBench:
 
 @dataclass(frozen=True)
 class Row:
-    """One run."""
+    """One run in the table."""
 
     model: str
     seed: int
@@ -178,7 +178,7 @@ def pyg(bench: LinksBench, seed: int) -> Row:
         shuffle=False,
     )
     held = {name: torch.from_numpy(v) for name, v in picked_links(router, scored).items() if isinstance(v, np.ndarray)}
-    graph = LinkSampler(router, scored).sample(0, 0)  # the whole graph, so a node's position is its id
+    graph = LinkSampler(router, scored).sample(0, 0)  # the sample is the whole graph, so a node's position is its id
     num_nodes = graph.num_nodes
     x = torch.empty(num_nodes, 0) if graph.feature is None else torch.from_numpy(graph.feature)
     row = np.repeat(np.arange(num_nodes), np.diff(graph.indptr))
@@ -186,7 +186,7 @@ def pyg(bench: LinksBench, seed: int) -> Row:
     pair, link_pair = (ends.amin(0) * num_nodes + ends.amax(0) for ends in (edge, link))
 
     def adjacency(own: Tensor) -> Tensor:
-        """Returns the adjacency without these links and their reverses; row i has the sources of node i's in-edges."""
+        """Returns the adjacency matrix without these links and their reverses. Row i has the sources of node i's in-edges."""
         return to_torch_csr_tensor(edge[:, ~torch.isin(pair, link_pair[own])], size=(num_nodes, num_nodes))
 
     torch.manual_seed(seed)
@@ -201,7 +201,8 @@ def pyg(bench: LinksBench, seed: int) -> Row:
         for own in order.tensor_split(num_batches):
             z = model(x, adjacency(own))
             source, destination = link[:, own]
-            if router.link_tables.symmetric:  # so that a negative can replace either end
+            if router.link_tables.symmetric:
+                # a random half of the links is reversed, so that a negative can replace either end
                 swap = torch.rand(len(own)) < 0.5
                 source, destination = torch.where(swap, destination, source), torch.where(swap, source, destination)
             negative = torch.randint(len(x), (len(own),))
@@ -223,7 +224,7 @@ def pyg(bench: LinksBench, seed: int) -> Row:
 
 
 def _scores(score_of: Callable[[Tensor, Tensor], Tensor], held: dict[str, Tensor], code: int) -> tuple[float, float]:
-    """Returns (MRR, ROC-AUC) of a split's links. Ties count half; ROC-AUC compares each link with its first negative."""
+    """Returns (MRR, ROC-AUC) of a split's links. A tie counts half. ROC-AUC compares each link with its first negative."""
     own = held["link_split"] == code
     source, destination, negative = (held[name][own] for name in ("link_source", "link_destination", "negative"))
     score = score_of(source, destination)
@@ -235,7 +236,7 @@ def _scores(score_of: Callable[[Tensor, Tensor], Tensor], held: dict[str, Tensor
 
 
 def summary(rows: list[Row]) -> list[str]:
-    """Returns means over seeds with deviations, and the 95 % interval of the mean difference to PyG's runs of the same seeds."""
+    """Returns means and deviations over seeds, and the 95 % confidence interval of the mean difference to PyG's runs with the same seeds."""
     lines: list[dict[str, Any]] = []
     for model in dict.fromkeys(row.model for row in rows):
         line: dict[str, Any] = {"model": model, "seeds": sum(row.model == model for row in rows)}

@@ -3,10 +3,10 @@
     python -m benchmarks molecules                          # generated molecules, about half a minute
     python -m benchmarks molecules --table qm9.csv.gz --targets gap_eV --workers 1 2
 
-Times the following on the same molecules: RDKit's parser alone; OGB's `smiles2graph` alone; Graphmill's featurisation; complete ingestion
-(reading, featurising, writing) with each number of workers, without Ray's start; batches from Arrow files on one core. You should see a table with
-the time that PCQM4Mv2's 3,746,620 rows would take. It is written to results.md and results.json under --out. Every figure is the best of
---rounds rounds; run nothing else at the same time. Rates of a single process are per second of the process's CPU time.
+Measures five things on the same molecules: RDKit's parser alone; OGB's `smiles2graph` alone; Graphmill's featurisation; complete ingestion
+(reading, featurising, writing) with each number of workers, without the start of Ray; batches from Arrow files on one core. You should see a table
+with the time that PCQM4Mv2's 3,746,620 rows would take. It is written to results.md and results.json under --out. Every figure is the best of
+--rounds rounds. Run nothing else at the same time. Rates of a single process are per second of the process's CPU time.
 """
 
 import tempfile
@@ -34,11 +34,11 @@ class BenchMoleculesConfig:
     """Time featurisation, ingestion and batching of molecules."""
 
     table: str | None = None
-    """A table of SMILES; default: generated molecules."""
+    """A table of SMILES. Default: generated molecules."""
     targets: tuple[str, ...] = ()
     """The table's target columns."""
     molecules: Count = 5000
-    """Molecules to featurise in each round, taken at equal distances from the source; ingestion and batches use all molecules."""
+    """Number of molecules to featurise in each round, taken from the source at equal distances. Ingestion and batches use all molecules."""
     workers: tuple[Count, ...] = (1, 2)
     """Numbers of workers to time."""
     batch_graphs: Count = 256
@@ -55,12 +55,12 @@ class BenchMoleculesConfig:
 def best_rate(
     count: int, rounds: int, work: Callable[[], object], clock: Callable[[], float] = time.process_time
 ) -> float:
-    """Units per second in the fastest round."""
+    """Returns the units per second in the fastest round."""
     return count / min(seconds_of(work, "cpu", clock) for _ in range(rounds))
 
 
 def time_featurisation(source: "MoleculeSource", config: BenchMoleculesConfig) -> dict[str, float]:
-    """Returns the molecules per second of one core: RDKit's parser, OGB's function, Graphmill's featurisation."""
+    """Returns the molecules per second of one core for RDKit's parser, OGB's function and Graphmill's featurisation."""
     import numpy as np
     from ogb.utils.mol import smiles2graph
     from rdkit import Chem
@@ -75,7 +75,7 @@ def time_featurisation(source: "MoleculeSource", config: BenchMoleculesConfig) -
     target, split = np.zeros((count, 0), np.float32), np.zeros(count, np.int8)
     everything = MoleculeRows(index=0, row=number, line=number, smiles=smiles, target=target, split=split)
     refused = {reject.text for reject in featuriser.featurise(everything).rejects}
-    readable = [each for each in smiles if each not in refused]  # OGB's function fails on other molecules
+    readable = [each for each in smiles if each not in refused]  # OGB's function fails on the refused molecules
     rounds = config.rounds
     with BlockLogs():
         return {
@@ -90,7 +90,7 @@ def time_featurisation(source: "MoleculeSource", config: BenchMoleculesConfig) -
 
 
 def time_ingestion(source: "MoleculeSource", config: BenchMoleculesConfig, folder: Path) -> dict[str, float]:
-    """Returns the rows per wall second, from the table to the published directory; Ray and its workers have already started."""
+    """Returns the rows per wall second from the table to the published directory. Ray and its workers have already started."""
     from graphmill.cluster.ingestion.molecules import ingest_molecules
     from graphmill.cluster.options import MoleculeIngestOptions, SessionOptions
     from graphmill.cluster.ray.session import ray_session
@@ -111,7 +111,7 @@ def time_ingestion(source: "MoleculeSource", config: BenchMoleculesConfig, folde
 
 
 def time_batches(url: str, config: BenchMoleculesConfig) -> dict[str, float]:
-    """Returns the molecules per second of one core in batches, read from mapped Arrow files."""
+    """Returns the molecules per second at which one core makes batches from mapped Arrow files."""
     from graphmill.samplers.methods.graph_batches import GraphBatchSampler
     from graphmill.samplers.vocabulary.options import GraphBatchOptions
     from graphmill.storage.graph_sets.graph_set import open_graphs
@@ -125,7 +125,7 @@ def time_batches(url: str, config: BenchMoleculesConfig) -> dict[str, float]:
         for batch in range(sampler.num_batches):
             sampler.sample(number, batch)
 
-    epoch()  # compiles, and reads the files' pages into memory
+    epoch()  # this epoch compiles the loops, and reads the files' pages into memory
     return {f"batches of {config.batch_graphs} from Arrow, one core": best_rate(len(graphs), config.rounds, epoch)}
 
 

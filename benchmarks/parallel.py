@@ -1,9 +1,10 @@
-"""Measures graph-parallel GECO on 1, 2, 4 … workers of this machine: loss, memory of each worker, and sent bytes compared to the formula.
+"""Measures graph-parallel GECO on 1, 2, 4 … workers of this machine: the loss, the memory of each worker, and the sent bytes, compared to a formula.
 
     python -m benchmarks parallel --graph path/to/graph --workers 1 2 4
 
-Needs no Ray: workers are processes with one thread each, over gloo. Times are not shown, because the workers share the machine's cores.
-Expect equal losses to about 1e-6, and sent bytes as predicted (the first step also sends the degrees). More workers have lower peaks of memory.
+Ray is not needed: workers are processes with one thread each, which communicate over gloo. Times are not shown, because the workers share the
+machine's cores. Expect equal losses to about 1e-6, and the predicted number of sent bytes (the first step also sends the degrees). With more
+workers, each has a lower peak of memory.
 """
 
 import json
@@ -100,7 +101,8 @@ def worker(rank: int, size: int, config: Config, folder: str) -> None:
         loss = cross_entropy(model(batch), target, reduction="sum") / count
         loss.backward()
         sum_gradients(list(model.parameters()), peers)
-        sent = {kind: count for kind, count in peers.sent_bytes.items() if kind != "plan"}  # plans: a byte a parameter
+        # plans are left out: one byte per parameter
+        sent = {kind: count for kind, count in peers.sent_bytes.items() if kind != "plan"}
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         losses.append(float(peers.sum(loss.detach().double())))
@@ -126,7 +128,7 @@ def worker(rank: int, size: int, config: Config, folder: str) -> None:
 
 
 def warm_up(model: Any, config: Any) -> None:
-    """Runs one step on a small graph, so that one-time allocations of libraries do not count as memory of the graph."""
+    """Runs one step on a small graph first. So memory that libraries allocate once does not count as memory for the measured graph."""
     import torch
 
     from graphmill.models.parallel.collectives import Peers
@@ -143,7 +145,7 @@ def warm_up(model: Any, config: Any) -> None:
 
 
 def results_of_ranks(worker: Callable[..., None], size: int, *arguments: Any) -> list[dict[str, Any]]:
-    """Runs `worker(rank, size, *arguments, folder)` in `size` processes; returns the content of each `folder`/RANK.json."""
+    """Runs `worker(rank, size, *arguments, folder)` in `size` processes. Returns the content of each file `folder`/RANK.json."""
     import torch.multiprocessing as multiprocessing
 
     with tempfile.TemporaryDirectory() as folder:

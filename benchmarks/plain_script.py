@@ -1,8 +1,8 @@
-"""Trains the project's GECO on a whole graph in plain PyTorch. `python -m benchmarks script` compares a command to this script.
+"""Trains the project's GECO model on a whole graph in plain PyTorch. `python -m benchmarks script` compares a command to this script.
 
     python -m benchmarks.plain_script GRAPH OPTIONS.json STEPS EVAL_EVERY LEARNING_RATE WEIGHT_DECAY
 
-OPTIONS.json: the fields of a `GECOConfig`. Prints one line of JSON: the scores of the epoch with the best validation score.
+OPTIONS.json has the fields of a `GECOConfig`. The script prints one line of JSON with the scores of the epoch with the best validation score.
 """
 
 import json

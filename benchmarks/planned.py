@@ -1,16 +1,16 @@
-"""Measures how many fetched rows a plan of a rank's rows saves: `python -m benchmarks planned`.
+"""Measures how many rows a rank need not fetch if its rows are planned: `python -m benchmarks planned`.
 
     python -m benchmarks planned                                     # 200,000 nodes, in this process, about 2 minutes
     python -m benchmarks planned --nodes 2000000 --batch_size 1024   # 100 M edges; prepared once in 4 minutes
     python -m benchmarks planned --partitioner ldg --root_order groups   # roots by locality groups
     python -m benchmarks planned --ray.address auto                  # over the links of a cluster, with partition servers; times count
 
-Makes (once, under --data_dir) a synthetic graph of degree 50 in --partitions partitions. Then loads the batches of one rank (0) without a model;
-there are as many ranks as partitions. First every batch's rows are fetched (off), then they are planned for each of --budgets (shares of all
-nodes' rows). In this process the rank reads its own partition directly and requests the other partitions as if they were on other machines.
-Bytes and requests are then meaningful, times are not. For comparison each budget also has two static caches: the rows with the most in-edges, and
-the rows that the same batches need most often. You should see a table, also written to results.md and results.json under --out. Every planned
-batch is compared with the unplanned batch.
+Makes (once, under --data_dir) a synthetic graph of degree 50 in --partitions partitions. There are as many ranks as partitions. The benchmark loads
+the batches of one rank (0) without a model. First it fetches every batch's rows (row "off"). Then it plans rows with each of --budgets, which are
+shares of all nodes' rows. In this process the rank reads its own partition directly, and requests the other partitions as if they were on other
+machines. Then bytes and requests are meaningful, but times are not. For comparison, two static caches are also computed for each budget: the rows
+of the nodes with most in-edges, and the rows that the same batches need most often. You should see a table, which is also written to results.md and
+results.json under --out. Every planned batch is compared with the unplanned batch.
 """
 
 import time
@@ -42,7 +42,7 @@ class PlannedConfig:
     nodes: int = 200_000
     """Size of the synthetic graph; its mean degree is 50."""
     batch_size: Count = 102
-    """Roots per batch; 1024 for 2,000,000 nodes."""
+    """Roots per batch. Use 1024 for 2,000,000 nodes."""
     fanouts: tuple[Count, ...] = (15, 10, 5)
     """Neighbors per hop."""
     scheme: Scheme = "uniform"
@@ -54,11 +54,11 @@ class PlannedConfig:
     partitions: int = 4
     """Partitions, and ranks."""
     rank: int = 0
-    """The rank whose batches are loaded; in this process the rank owns the partition with the same index."""
+    """The rank whose batches are loaded. In this process the rank owns the partition with the same index."""
     partitioner: Partitioner = "random"
     """Partitioner of the graph."""
     groups: Count | None = None
-    """Locality groups of ldg and metis; none: as many as ingestion chooses."""
+    """Number of locality groups of ldg and metis. none: ingestion chooses the number."""
     root_order: Literal["shuffled", "groups"] = "shuffled"
     """Order of the batches' roots."""
     feature_dtype: FeatureDtype = "float32"
@@ -66,7 +66,7 @@ class PlannedConfig:
     budgets: tuple[Positive, ...] = (0.05, 0.1, 0.2, 0.4)
     """Limits of kept rows, as shares of all rows."""
     epochs: Count = 2
-    """Number of epochs to load; every epoch counts."""
+    """Number of epochs to load. All epochs are measured."""
     steps: Count | None = None
     """Batches of an epoch; none: all batches of the rank."""
     threads: Count = 1
@@ -74,9 +74,9 @@ class PlannedConfig:
     plan_bytes: Size = 1 << 30
     """Bytes of batches that are drawn ahead."""
     check: bool = True
-    """Compare every batch with the unplanned batch; use no for timings."""
+    """Compare every batch with the unplanned batch. Use no if times are to be measured."""
     data_dir: Path = Path("data/bench")
-    """Folder of the graph; on a cluster a folder that all nodes can read."""
+    """Folder of the graph. On a cluster, all nodes must be able to read it."""
     out: Path = Path("runs/bench-planned")
     """Folder of the table."""
     ray: SessionOptions = field(default_factory=SessionOptions)
@@ -87,24 +87,24 @@ class PlannedConfig:
 
 
 class Row(NamedTuple):
-    """Holds one line of the table; values are averages over batches."""
+    """One line of the table. Values are averages over batches."""
 
     what: str
-    rows: float  # fetched, thousands
-    share: float  # of the rows fetched without a plan
-    megabytes: float  # of the replies with rows
-    requests: float  # of all kinds
+    rows: float  # fetched rows, in thousands
+    share: float  # fetched rows, as a share of the rows that are fetched without a plan
+    megabytes: float  # size of the replies with rows
+    requests: float  # number of requests of all kinds
     seconds: float | None = None
-    peak: float | None = None  # MB kept
-    planner: float | None = None  # its share of the loader's CPU time, %
-    known: float | None = None  # batches ahead, at most
+    peak: float | None = None  # peak of kept rows, in MB
+    planner: float | None = None  # share of the loader's CPU time that planning takes, in %
+    known: float | None = None  # most batches that were known in advance
 
 
 class Asked:
-    """Counts requests to owners on other machines, rows and bytes of the replies, and the CPU time of the replies in this process."""
+    """Counts requests to owners on other machines, the rows and bytes of the replies, and the CPU time that this process needs for the replies."""
 
     def __init__(self, own: int | None) -> None:
-        """`own`: this process reads all partitions, but counts every partition except `own` as remote. None: some partitions are really remote."""
+        """`own`: this process reads all partitions, but counts every partition except `own` as remote. None: partitions of other machines are remote."""
         self._own = own
         self.requests = self.rows = self.row_bytes = 0
         self.answer_cpu_s = 0.0
@@ -120,7 +120,7 @@ class Asked:
 
 
 class _Far:
-    """Is a remote owner whose requests are counted."""
+    """A remote owner whose requests are counted."""
 
     def __init__(self, owner: Any, asked: Asked) -> None:
         self._owner, self._asked = owner, asked
@@ -161,7 +161,7 @@ def load(config: PlannedConfig, router: "Router", asked: Asked, cache_bytes: int
         threads=config.threads, prefetch=config.threads + 1, cache_bytes=cache_bytes, plan_bytes=config.plan_bytes
     )
     with Loader(sampler, options, rank=config.rank, num_ranks=config.partitions) as loader:
-        for _ in islice(loader.epoch(10**6), 3):  # compiles
+        for _ in islice(loader.epoch(10**6), 3):  # these batches compile the loops
             pass
     digests = []
     epochs = config.epochs if config.steps is None else 0
@@ -207,7 +207,7 @@ def digest(batch: Any) -> bytes:
 
 
 def static_rows(config: PlannedConfig, graph: "StoredGraph") -> dict[str, list[float]]:
-    """Returns, for each static cache and budget, the rows per batch, in thousands, that are not in the cache. Caches are filled before the first batch."""
+    """Returns, for each static cache and budget, how many thousand rows per batch are not in the cache. Caches are filled before the first batch."""
     import numpy as np
 
     from graphmill.samplers.access.router import local_router
@@ -230,7 +230,7 @@ def static_rows(config: PlannedConfig, graph: "StoredGraph") -> dict[str, list[f
 
 
 def measure(config: PlannedConfig, graph: "StoredGraph", router: "Router", asked: Asked) -> Iterator[Row]:
-    """Returns the table's row without a plan, then the rows of every budget."""
+    """Returns the row of the table for loading without a plan, and then the rows for every budget."""
     off, expected = load(config, router, asked, 0)
     yield off
     static = static_rows(config, graph)
@@ -272,7 +272,7 @@ def main() -> None:
             ),
         )
     graph = open_graph(str(url))
-    on = machine()  # includes the load before the measurement
+    on = machine()  # describes the machine, with its load before the measurement
     columns = dict(zip(Row._fields, ("", ".1f", ".2f", ".1f", ".2f", ".3f", ".1f", ".1f", ""), strict=True))
     with ExitStack() as stack:
         if config.ray.address is None:

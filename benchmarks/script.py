@@ -1,8 +1,8 @@
-"""Compares a command on a small graph to a plain PyTorch script: `python -m benchmarks script --graphs graphs/cora graphs/computers`.
+"""Compares a training command on a small graph to a plain PyTorch script: `python -m benchmarks script --graphs graphs/cora graphs/computers`.
 
-The two run alternately, each in a new process that is timed from start to end. The command is `jobs/train_nodes.py` with its defaults for the
-graph. The script is `benchmarks/plain_script.py` with the same model, steps, evaluations and threads. results.md and results.json are written to
---out.
+The command and the script run alternately, each in a new process that is timed from start to end. The command is `jobs/train_nodes.py` with its
+defaults for the graph. The script is `benchmarks/plain_script.py` with the same model, steps, evaluations and threads. results.md and results.json
+are written to --out.
 """
 
 import json
@@ -25,7 +25,7 @@ from graphmill.jobs.config.reader import parse
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 _TIMEOUT_S = 3600.0
-_ALLOWED_S = 6.0  # allowed extra time of a command, for any training
+_ALLOWED_S = 6.0  # a command may take this much longer than the script, for any training
 COLUMNS = {
     "graph": "",
     "steps": ",d",
@@ -45,7 +45,7 @@ class ScriptConfig:
     """Stored graphs with labels and splits."""
     steps: Count = 200
     rounds: Count = 3
-    """Number of runs of the command and of the script; medians count."""
+    """Number of runs of the command and of the script. The table has medians over the runs."""
     out: Path = Path("runs/bench-script")
 
     def __post_init__(self) -> None:
@@ -55,7 +55,7 @@ class ScriptConfig:
 
 
 def _timed(words: list[str], folder: Path) -> tuple[float, str]:
-    """Returns the seconds of a process, and its stdout. Raises ConfigError with the last line of stderr if the process fails."""
+    """Runs a process. Returns its seconds and its stdout. If it fails, raises ConfigError with the last line of stderr."""
     started_s = time.monotonic()
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     command = [sys.executable, *words]
@@ -69,7 +69,7 @@ def _timed(words: list[str], folder: Path) -> tuple[float, str]:
 
 
 def measure(graph: str, config: ScriptConfig) -> dict[str, Any]:
-    """Runs command and script alternately, the command first."""
+    """Runs command and script alternately, and the command first."""
     command_s, script_s = list[float](), list[float]()
     ours: dict[str, Any] = {}
     plain: dict[str, float] = {}

@@ -3,9 +3,9 @@
     python -m benchmarks transport                                         # on this machine; starts a local Ray; about a minute
     python -m benchmarks transport --ray.address auto --server 10.0.0.2    # from this node of a cluster to 10.0.0.2
 
-A server holds --table-rows rows of --columns float32 in memory and answers `FetchRows` requests for --rows random rows: over a TCP connection
-that stays open, as partition servers do; by an actor's reply; and by Ray's object plane, whose reply is a reference. (Decision 0069 also
-measured Arrow Flight.) The transports alternate in random order, ten requests at a time, until each has --rounds requests. Before
+A server holds --table-rows rows of --columns float32 in memory, and answers `FetchRows` requests for --rows random rows. It answers over three
+transports: a TCP connection that stays open, as in partition servers; the reply of an actor; Ray's object plane, where the reply is a reference.
+(Decision 0069 also measured Arrow Flight.) The transports alternate in random order, ten requests at a time, until each has --rounds requests. Before
 the first requests of a transport, --warmup unmeasured requests run. You should see a table of medians in ms, also written to results.md and
 results.json under --out. Run nothing else at the same time.
 """
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from graphmill.samplers.vocabulary.messages import FetchRows, NodeRows
 
 _TIMEOUT_S = 300.0
-_TURN = 10  # requests
+_TURN = 10  # requests that a transport makes before the next transport
 Way = Callable[["FetchRows"], "NodeRows"]
 
 
@@ -40,7 +40,7 @@ class TransportConfig:
     rows: tuple[Count, ...] = (10, 1000, 10_000, 50_000, 150_000)
     """Rows of one request."""
     columns: Count = 100
-    """Numbers in a row, float32."""
+    """Number of float32 values in a row."""
     table_rows: Count = 200_000
     """Rows that the server holds."""
     rounds: Count = 20
@@ -48,7 +48,7 @@ class TransportConfig:
     warmup: Size = 3
     """Unmeasured requests before the measured requests."""
     server: str | None = None
-    """Address of the node that serves; none: this node."""
+    """Address of the node that serves the rows. none: this node."""
     out: Path = Path("runs/bench-transport")
     """Folder of the table."""
     ray: SessionOptions = field(default_factory=SessionOptions)
@@ -58,7 +58,7 @@ class TransportConfig:
 
 
 class RowServer:
-    """Is the actor that serves one table over every transport."""
+    """The actor that serves one table over every transport."""
 
     def __init__(self, table_rows: int, columns: int) -> None:
         import numpy as np
@@ -96,7 +96,7 @@ class RowServer:
 
 
 def ways(server: Any) -> dict[str, Way]:
-    """Returns, by name of the transport, a function that sends a request to this actor."""
+    """Returns, for each transport by name, a function that sends a request to this actor."""
     import ray
 
     from graphmill.cluster.transport.remote_owner import RemoteOwner
@@ -116,7 +116,7 @@ def ways(server: Any) -> dict[str, Way]:
 
 
 def measure(config: TransportConfig) -> dict[int, dict[str, list[float]]]:
-    """Returns the seconds of every measured request, by rows and transport. Requires a Ray session."""
+    """Returns the seconds of every measured request, by number of rows and by transport. Requires a Ray session."""
     import numpy as np
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy

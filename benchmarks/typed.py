@@ -3,10 +3,10 @@
     python -m benchmarks typed --scale 0.01 --batches 5                 # a quick trial, seconds
     python -m benchmarks typed --dgl-python <…> --pyg-python <…>        # ogbn-mag's size: a minute or two for the graph, once; then about five minutes
 
-Makes (once, under --data-dir) a synthetic graph of ogbn-mag's shape: 1.94M papers, authors, institutions and fields, 21M edges of four relations,
-the reverse edges that PyG's example adds (`ToUndirected`), and 128 float32 features of every node. Times batches of --batch-size papers with
---fanouts neighbors of every relation (10 and 10, as in PyG's example of ogbn-mag): sampling alone, and sampling with the feature rows of all nodes.
-Graphmill reads memory maps and also returns permanent ids, labels and splits. DGL 1.1.3 runs if --dgl-python is given; PyG with torch-sparse or
+Makes (once, under --data-dir) a synthetic graph like ogbn-mag: 1.94M papers, authors, institutions and fields, 21M edges of four relations,
+the reverse edges that PyG's example adds (`ToUndirected`), and 128 float32 features for every node. Times batches of --batch-size papers with
+--fanouts neighbors of every relation (10 and 10, as in PyG's example of ogbn-mag). Sampling is timed alone, and with the feature rows of all nodes.
+Graphmill reads memory maps, and also returns permanent ids, labels and splits. DGL 1.1.3 runs if --dgl-python is given; PyG with torch-sparse or
 pyg-lib runs if --pyg-python is given. Each of the two runs in its own interpreter and reads the same files into memory. You should see a table, also
 written to results.md and results.json under --out. Every figure is the best of --rounds rounds. Run nothing else at the same time.
 """
@@ -63,17 +63,17 @@ class BenchConfig:
 
 
 class Row(NamedTuple):
-    """Holds one line of the table; a missing value was not measured."""
+    """One line of the table. A missing value was not measured."""
 
     what: str
     batches_per_s: float | None
-    edges_per_s: float | None = None  # millions
-    cpu_ms: float | None = None  # CPU time of a batch; None: not measured (other processes)
+    edges_per_s: float | None = None  # in millions
+    cpu_ms: float | None = None  # CPU time of a batch; None: it is not measured in other processes
     note: str = ""
 
 
 def prepare(config: BenchConfig) -> "TypedGraph":
-    """Returns the synthetic graph in one partition; makes it if it does not exist."""
+    """Returns the synthetic graph in one partition. Makes the graph if it does not exist."""
     from graphmill.jobs.cli.progress import progress
     from graphmill.storage.graph import open_graph
     from graphmill.storage.ingestion.ingest import ingest
@@ -92,7 +92,7 @@ def prepare(config: BenchConfig) -> "TypedGraph":
 
 
 def our_samplers(config: BenchConfig, graph: "TypedGraph") -> "list[NeighborSampler]":
-    """Returns samplers without and with feature rows, over the mapped files."""
+    """Returns two samplers over the mapped files: one without feature rows, and one with feature rows."""
     from graphmill.samplers.access.typed_router import typed_router
     from graphmill.samplers.methods.neighbor import NeighborSampler
     from graphmill.samplers.vocabulary.options import TypedNeighborOptions
@@ -102,7 +102,7 @@ def our_samplers(config: BenchConfig, graph: "TypedGraph") -> "list[NeighborSamp
 
 
 def batch_numbers(config: BenchConfig, num_batches: int) -> list[int]:
-    """Returns the indices of the warmup's batches, then the indices of each round's batches."""
+    """Returns the indices of the batches for warm-up, and then the indices of each round's batches."""
     return [i % num_batches for i in range(config.warmup + config.batches)]
 
 
@@ -130,7 +130,7 @@ def our_rows(config: BenchConfig, samplers: "list[NeighborSampler]") -> Iterator
 
 
 def peer_rows(config: BenchConfig, graph: "TypedGraph", sampler: "NeighborSampler") -> Iterator[Row]:
-    """Measures DGL and PyG on the same graph and roots, each in its interpreter. Raises ConfigError with the last line of an interpreter that fails."""
+    """Measures DGL and PyG on the same graph and roots, each in its interpreter. If one fails, raises ConfigError with the last line of its output."""
     import numpy as np
 
     folder = config.data_dir / f"mag-{config.scale:g}-csc"
@@ -167,7 +167,7 @@ def peer_rows(config: BenchConfig, graph: "TypedGraph", sampler: "NeighborSample
 
 
 def measure(config: BenchConfig) -> Iterator[Row]:
-    """Measures all rows, one after another."""
+    """Measures all rows of the table, one after another."""
     graph = prepare(config)
     samplers = our_samplers(config, graph)
     yield from our_rows(config, samplers)

@@ -1,8 +1,8 @@
-"""Opens graphs: the manifest, and partitions as numpy views of mapped Arrow files. `open_graph` opens plain graphs, typed graphs and sets of graphs.
+"""Opens stored graphs: reads the manifest, and maps partitions as numpy views of Arrow files. `open_graph` opens plain graphs, typed graphs and sets.
 
-Opening checks the manifest, sizes, Arrow structure, list offsets, and the range of every id, label and split code (about 0.15 s per 100 million ids). A file may
-change later, so samplers check the ids that they draw again. `verify` also checks checksums. `StoredGraph.verify` also checks counts and the order of
-neighbor lists. The error for a damaged file is one line that names the file, what was expected and what was found.
+Opening checks the manifest, sizes, Arrow structure, list offsets, and the range of every id, label and split code (about 0.15 s per 100 million ids). A file
+may change later, so samplers check again the ids that they draw. With `verify`, checksums are checked too. The method `StoredGraph.verify` also checks counts
+and the order of neighbor lists. The error for a damaged file is one line that names the file, what was expected and what was found.
 """
 
 import os
@@ -39,7 +39,7 @@ _OtherKind = TypeVar("_OtherKind")
 class PinnedGraph:
     """Identifies one snapshot of a graph. A run sends this object to its other processes, which open the same snapshot."""
 
-    url: str  # absolute: workers may run in another folder
+    url: str  # absolute, because workers may run in another folder
     snapshot: int
     content_hash: str
     origin: str | None = None  # url of the original, if the graph is a copy on the disks of the hosts
@@ -47,7 +47,7 @@ class PinnedGraph:
     by_range: bool = False  # as in `GraphSnapshot`
 
     def open(self) -> "StoredGraph | TypedGraph":
-        """Opens the same graph. Raises FormatError if the graph is gone or was replaced by another graph."""
+        """Opens the same snapshot. Raises FormatError if the graph does not exist any more, or was replaced by another graph."""
         graph: StoredGraph | TypedGraph
         try:
             graph = open_graph(self.url, self.snapshot, kind=PLAIN_OR_TYPED)
@@ -55,7 +55,7 @@ class PinnedGraph:
             if self.origin is None:
                 raise
             origin = open_graph(self.origin, self.snapshot, kind=PLAIN_OR_TYPED)
-            graph = copy_of(origin, self.url)  # this host has no files of the graph yet
+            graph = copy_of(origin, self.url)  # this host does not have any files of the graph yet
         if self.part is not None and isinstance(graph, TypedGraph):
             graph = graph.part(self.part)
         if graph.manifest.content_hash != self.content_hash:
@@ -68,12 +68,12 @@ class PinnedGraph:
 
 @dataclass(frozen=True)
 class SourceIds:
-    """The ids in the source, for the nodes of a graph or for the graphs of a set. The object is small, and can be sent to other processes."""
+    """Looks up the source's ids of a graph's nodes, or of a set's graphs. The object is small, and can be sent to other processes."""
 
     stored: PinnedGraph | StoredGraphs
 
     def of(self, original_id: np.ndarray) -> pa.Array:
-        """Returns the ids in the source for permanent ids (int64 [k]). Raises FormatError for an unknown permanent id."""
+        """Returns the source's ids of these permanent ids (int64 [k]). Raises FormatError for an unknown permanent id."""
         place = np.full(len(original_id), -1, np.int64)
         parts, done = [], 0
         for own, ids in self._partitions:
@@ -105,7 +105,7 @@ class GraphSnapshot:
     manifest: Manifest
     filesystem: fsspec.AbstractFileSystem
     path: str
-    by_range: bool = False  # features stay on the store: a partition then has `feature_on_store` instead of `feature`
+    by_range: bool = False  # features stay on the store; then a partition has `feature_on_store` instead of `feature`
 
     @property
     def num_partitions(self) -> int:
@@ -126,7 +126,7 @@ class GraphSnapshot:
         return self.part(node_type)
 
     def relation(self, relation: Relation) -> "StoredGraph":
-        """Returns a relation as a graph; its nodes are those of the target type. Raises ConfigError if there is no such relation."""
+        """Returns a relation as a graph. The graph has the nodes of the target type. Raises ConfigError if there is no such relation."""
         return self.part(str(relation))
 
     def part(self, name: str) -> "StoredGraph":
@@ -147,7 +147,7 @@ class GraphSnapshot:
         return PinnedGraph(url, manifest.snapshot, manifest.content_hash, manifest.origin, part, self.by_range)
 
     def features_by_range(self) -> Self:
-        """Returns the graph with its features left on the store. Raises ConfigError if the graph's files are local."""
+        """Returns the graph in a form that leaves features on the store and reads them by range. Raises ConfigError if the graph's files are local."""
         if is_local(self.filesystem):
             raise ConfigError(
                 f"{self.url}: expected a graph on an object store, whose features are read by range, got one on a disk, whose files are mapped, "
@@ -157,12 +157,12 @@ class GraphSnapshot:
 
     @property
     def is_here(self) -> bool:
-        """Whether all files of the graph are on this machine."""
+        """Whether this machine has all files of the graph."""
         files = self.manifest.files.values()
         return is_local(self.filesystem) and all(os.path.exists(f"{self.path}/{entry.path}") for entry in files)
 
     def whole(self) -> Self:
-        """Returns a graph with all its files: this graph, or its origin if this is a copy with missing files. Raises FormatError if the origin is gone."""
+        """Returns this graph if it has all its files. For a copy with missing files, returns its origin. Raises FormatError if the origin is gone."""
         origin = self.manifest.origin
         if origin is None or self.is_here:
             return self
@@ -202,12 +202,12 @@ class StoredGraph(GraphSnapshot):
 
     @property
     def num_classes(self) -> int | None:
-        """Number of classes, or number of answers or values of each node; None for other labels."""
+        """Number of classes, of answers per node, or of values per node; None for other labels."""
         return self.manifest.num_classes
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """Names of the classes or answers, in order; empty if they have only numbers."""
+        """Names of the classes or answers, in order. Empty if they have no names, only numbers."""
         return self.manifest.class_names
 
     @property
@@ -216,7 +216,7 @@ class StoredGraph(GraphSnapshot):
 
     @cached_property
     def offsets(self) -> np.ndarray:
-        """int64 [num_partitions + 1]: partition p owns the ids [offsets[p], offsets[p + 1])."""
+        """Bounds of the partitions' ids, int64 [num_partitions + 1]. Partition p owns the ids [offsets[p], offsets[p + 1])."""
         return np.asarray(self.manifest.partition_offsets, np.int64)
 
     @property
@@ -237,11 +237,11 @@ class StoredGraph(GraphSnapshot):
             yield self.partition(index, verify=verify)
 
     def original_id(self, index: int) -> np.ndarray:
-        """int64, ascending, mapped: the permanent ids of a partition's nodes. Raises the errors of `partition`."""
+        """Returns the permanent ids of a partition's nodes (int64, ascending, mapped). Raises the errors of `partition`."""
         return PartitionReader(self, index, verify=False).nodes()[0]
 
     def string_ids(self, index: int, *, verify: bool = False) -> pa.LargeStringArray:
-        """Returns the source's ids of a partition's nodes, mapped. Raises ConfigError if these ids are numbers, FormatError like `partition`."""
+        """Returns the source's ids of a partition's nodes, mapped. Raises ConfigError if these ids are numbers, and FormatError in the cases of `partition`."""
         if self.manifest.id_kind != "string":
             raise ConfigError(f"{self.url}: expected nodes with strings as ids, got whole numbers")
         return PartitionReader(self, index, verify).string_ids()
@@ -249,8 +249,8 @@ class StoredGraph(GraphSnapshot):
     def verify(self) -> None:
         """Reads every byte and checks everything. Raises FormatError at the first damage.
 
-        Every file is read once. Memory: one partition, and the original ids of all nodes, because the check of list order needs them. An original id takes
-        8 bytes, 16 during the comparison, and up to 24 more for string ids.
+        Every file is read once. Memory holds one partition and the original ids of all nodes, which the check of list order needs. An original id takes
+        8 bytes, or 16 while ids are compared. With string ids, a node takes up to 24 bytes more.
         """
         if self.manifest.statistics is not None:
             _ = self.manifest.measured
@@ -259,7 +259,7 @@ class StoredGraph(GraphSnapshot):
     def verify_nodes(self) -> np.ndarray:
         """Checks the files of nodes and encodings. Returns the permanent ids of all nodes, int64 [num_nodes] by stored id. Raises FormatError for damage."""
         parts = range(self.manifest.num_partitions)
-        # Before memory for all ids is allocated, the reader compares each count with the file.
+        # The reader compares each count with the file before memory for all ids is allocated.
         original_id = np.concatenate(
             [PartitionReader(self, index, True).node_fields()["original_id"].copy() for index in parts]
         )
@@ -320,8 +320,8 @@ class StoredGraph(GraphSnapshot):
 def _first_unordered_list(
     indptr: np.ndarray, indices: np.ndarray, original_id: np.ndarray, time: np.ndarray | None = None
 ) -> int | None:
-    """Returns the first row whose list does not ascend in original id, or in (time, original id) if `time` is given; None if all lists ascend. Reads
-    blocks of edges."""
+    """Returns the first row whose list does not ascend in original id (with `time`: in (time, original id)); None if all lists ascend. Reads the edges in
+    blocks."""
     for start in range(0, len(indices), _CHECK_EDGES):
         window = slice(start, start + _CHECK_EDGES + 1)
         block = original_id[indices[window]]
@@ -329,7 +329,7 @@ def _first_unordered_list(
         if time is not None:
             when = time[window]
             is_lower = (when[1:] < when[:-1]) | (is_lower & (when[1:] == when[:-1]))
-        # The first entry of a list may be lower than the last entry of the previous list.
+        # The first entry of a list may be lower than the last entry of the list before it.
         falls = start + 1 + np.flatnonzero(is_lower)
         row = np.searchsorted(indptr, falls, side="right") - 1
         inside = indptr[row] != falls
@@ -340,10 +340,10 @@ def _first_unordered_list(
 
 @dataclass(frozen=True)
 class TypedGraph(GraphSnapshot):
-    """One snapshot of a typed graph: each type of nodes and each relation is read as a separate `StoredGraph`.
+    """One snapshot of a typed graph. Each type of nodes and each relation is read as a separate `StoredGraph`.
 
-    A type has no edges. A relation has the nodes of its target type, with their columns and in-edges. Neighbors are stored ids of its source type.
-    Therefore code that serves a partition of a plain graph also serves a partition of a type or a relation.
+    The graph of a type has no edges. The graph of a relation has the nodes of the target type, with their columns and in-edges. Its neighbors are stored ids of
+    the source type. Therefore code that serves a partition of a plain graph also serves a partition of a type or a relation.
     """
 
     def __repr__(self) -> str:
@@ -355,7 +355,7 @@ class TypedGraph(GraphSnapshot):
         )
 
     def verify(self) -> None:
-        """Reads every byte and checks everything. Raises FormatError at the first damage. Memory: one partition of one relation, and the permanent
+        """Reads every byte and checks everything. Raises FormatError at the first damage. Memory holds one partition of one relation, and the permanent
         ids of all types (8 bytes per id)."""
         for row in self.manifest.rows.values():
             _ = row.measured
@@ -410,7 +410,7 @@ def open_graph(url: str, snapshot: int | None = None, *, kind: Any = None) -> An
 
 
 def source_ids(stored: StoredGraph | StoredGraphs) -> SourceIds | None:
-    """Returns the ids in the source; None if they equal the permanent ids of nodes, or if the graphs of a set have no ids."""
+    """Returns the source's ids of nodes or graphs. Returns None if they equal the permanent ids, or if the graphs of a set have no ids."""
     if isinstance(stored, StoredGraphs):
         return None if stored.manifest.id_kind is None else SourceIds(stored)
     return SourceIds(stored.pin()) if stored.manifest.id_kind == "string" else None

@@ -1,4 +1,4 @@
-"""One partition of a stored graph: numpy views over mapped Arrow files, and their reader, which checks them."""
+"""One partition of a stored graph, as numpy views of mapped Arrow files, and the reader that maps and checks the files."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -26,36 +26,37 @@ _ANY = 2**63 - 1
 
 @dataclass(frozen=True)
 class Partition:
-    """One partition: the nodes [start, stop), their in-edges as CSC, and their rows. All arrays are read-only views."""
+    """One partition: the nodes [start, stop), their in-edges in CSC form, and their columns. All arrays are read-only views."""
 
     index: int
     start: int
     stop: int
     indptr: np.ndarray  # int64 [n + 1]
-    # int32/int64 [m], source ids; each list ascends in original id or, if edges have times, in (time, original id)
+    # int32/int64 [m], ids of source nodes; each list ascends in original id, or in (time, original id) if edges have times
     indices: np.ndarray
     original_id: np.ndarray  # int64 [n], ascending
-    # The same for out-edges: lists of destinations. The arrays above if the graph is symmetric, None if not stored.
+    # The same arrays for out-edges: lists of destinations. In a symmetric graph these are the arrays above; None if out-edges are not stored.
     out_indptr: np.ndarray | None = None
     out_indices: np.ndarray | None = None
     out_edge_id: np.ndarray | None = None
     out_edge_weight: np.ndarray | None = None
     out_edge_time: np.ndarray | None = None
-    edge_id: np.ndarray | None = None  # int64 [m], row of the edge in its source
+    edge_id: np.ndarray | None = None  # int64 [m], row of the edge in the edge source
     edge_weight: np.ndarray | None = None  # float32 [m]
     edge_time: np.ndarray | None = None  # int64 [m]
     edge_feature: np.ndarray | None = None  # float32 [m, edge_feature_dim]
-    feature: np.ndarray | None = None  # [n, ·], as `feature_rows` says
-    feature_on_store: RangedRows | None = None  # instead of `feature`, if features are read by range
-    label: np.ndarray | None = None  # int64 or float32 [n]; several a node: int8 (answers) or float32 [n, num_classes]
+    feature: np.ndarray | None = None  # [n, ·], stored in the layout `feature_rows`
+    feature_on_store: RangedRows | None = None  # replaces `feature` if features are read by range
+    # int64 or float32 [n]; with several labels per node: int8 (answers) or float32 [n, num_classes]
+    label: np.ndarray | None = None
     split: np.ndarray | None = None  # int8 [num_split_sets, n]
-    group: np.ndarray | None = None  # int32 [n], the locality group
+    group: np.ndarray | None = None  # int32 [n], locality group of each node
     time: np.ndarray | None = None  # int64 [n]
-    # float32 [n, dim] by name (`graphmill.storage.format.encodings`), mapped at first use; KeyError if not stored
+    # float32 [n, dim] by name of the encoding (`graphmill.storage.format.encodings`), mapped at first use; KeyError if it is not stored
     encodings: Mapping[str, np.ndarray] = field(default_factory=dict)
-    links: Links | None = None  # links that begin at its nodes; None: no edge was held out
-    stored_rows: FeatureRows | None = None  # None: dense rows of the type of `feature`
-    num_sources: int = _ANY  # ids in `indices` are below this number
+    links: Links | None = None  # held-out links whose source is in this partition; None: no edge was held out
+    stored_rows: FeatureRows | None = None  # layout of feature rows; None: dense rows with the dtype of `feature`
+    num_sources: int = _ANY  # all ids in `indices` are below this number
 
     def __repr__(self) -> str:
         return describe(self)
@@ -70,26 +71,26 @@ class Partition:
 
     @property
     def first_id(self) -> int | None:
-        """The permanent id of row 0 if permanent ids are consecutive, so that row i has `first_id + i` without a look at the table; else None."""
-        ids = self.original_id  # strictly ascending: `PartitionReader` has checked this
+        """The permanent id of row 0, if permanent ids are consecutive; else None. Row i then has the id `first_id + i`, and no table is needed."""
+        ids = self.original_id  # strictly ascending, which `PartitionReader` has checked
         return int(ids[0]) if len(ids) and int(ids[-1]) - int(ids[0]) == len(ids) - 1 else None
 
     @property
     def feature_rows(self) -> FeatureRows:
-        """How features are stored."""
+        """The layout of stored feature rows."""
         if self.stored_rows is not None:
             return self.stored_rows
         assert self.feature is not None
         return FeatureRows(self.feature.shape[1], cast(FeatureDtype, str(self.feature.dtype)))
 
     def feature_numbers(self) -> np.ndarray | None:
-        """float32 [n, feature_dim]; a copy if features are stored in another form."""
+        """The features, float32 [n, feature_dim]. If they are stored in another form, this is a converted copy."""
         return None if self.feature is None else self.feature_rows.decode(self.feature)
 
 
 def are_below(ids: np.ndarray, num_nodes: int) -> bool:
     """Whether all ids are in [0, num_nodes)."""
-    # Viewed as unsigned, a negative id is huge, so one pass finds both kinds. The number of nodes fits the signed type.
+    # As an unsigned number, a negative id is larger than any valid id, so one pass finds negative and too large ids. The number of nodes fits the signed type.
     return not len(ids) or int(ids.view(f"u{ids.itemsize}").max()) < num_nodes
 
 
@@ -106,11 +107,11 @@ class PartitionReader:
         self.start, self.stop = graph.manifest.partition_offsets[index : index + 2]
 
     def read(self) -> Partition:
-        nodes = self.node_fields()  # first: this compares the manifest's counts with the files
+        nodes = self.node_fields()  # comes first, because it compares the manifest's counts with the files
         return Partition(self.index, self.start, self.stop, **self.edge_fields(), **nodes)
 
     def edge_fields(self) -> dict[str, Any]:
-        """The fields of `Partition` that describe edges."""
+        """Reads the fields of `Partition` that describe edges."""
         manifest = self.manifest
         if not manifest.has_topology:
             indptr = np.zeros(self.stop - self.start + 1, np.int64)
@@ -139,7 +140,7 @@ class PartitionReader:
         }
 
     def node_fields(self) -> dict[str, Any]:
-        """The fields of `Partition` that describe nodes."""
+        """Reads the fields of `Partition` that describe nodes."""
         manifest = self.manifest
         original_id, label, splits, group, time = self.nodes()
         feature = feature_on_store = None
@@ -168,7 +169,7 @@ class PartitionReader:
     def nodes(
         self,
     ) -> tuple[np.ndarray, np.ndarray | None, list[np.ndarray], np.ndarray | None, np.ndarray | None]:
-        """Original ids, labels, split codes, groups and times; all but times are checked for their range."""
+        """Reads original ids, labels, split codes, groups and times. Checks the range of all of them except times."""
         nodes, path = self._batch("nodes", self.stop - self.start)
         kind = self.manifest.label_kind
         label = None

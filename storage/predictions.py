@@ -1,5 +1,5 @@
-"""Writes a folder of predictions in Parquet. First it writes pieces, in the order in which batches arrive, then parts in order of id. An interrupted run
-continues from its pieces.
+"""Writes a folder of predictions in Parquet files. First it writes pieces, in the order in which batches arrive. Then it writes parts, in order of id. After an
+interruption, a run continues from the pieces.
 
     _data                    the graph, or set of graphs, that was made from a user's file in order to predict it
     _source.json             a digest of that file and of the options with which it is read
@@ -31,18 +31,18 @@ from graphmill.storage.filesystem.outputs import check_output, names_there, remo
 from graphmill.storage.filesystem.urls import split_url
 
 SETTINGS, SUMMARY, PIECES, DATA, SOURCE = "_settings.json", "_summary.json", "_pieces", "_data", "_source.json"
-# Names of complete pieces, and of files that a killed write leaves.
+# Patterns of the names of complete pieces, and of the files that a killed writer leaves.
 _PIECE = re.compile(r"\d{3,}-\d{8,}\.parquet|\.\d{3,}-\d{8,}\.parquet\.[0-9a-f]{8}")
 
 
 @dataclass(frozen=True)
 class PredictionFolder:
-    """A folder of predictions. The object is small and can be sent to workers; they must have access to the same storage."""
+    """A folder of predictions. The object is small and can be sent to workers, which must have access to the same storage."""
 
     url: str
 
     def check(self, settings: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Returns the summary if these predictions are complete; None if a part is still missing. A setting of None matches any value.
+        """Returns the summary if these predictions are complete, or None if a part is missing. A setting that is None matches any value.
 
         Writes nothing. Raises ConfigError if the folder cannot be used or holds other files.
         """
@@ -66,7 +66,7 @@ class PredictionFolder:
             )
         summary = self._read_json(SUMMARY)
         parts = 0 if summary is None else summary.get("parts", 0)
-        if len(self.part_names()) < parts:  # a missing part is made again
+        if len(self.part_names()) < parts:  # if a part is missing, it is made again
             return None
         return summary
 
@@ -77,7 +77,7 @@ class PredictionFolder:
         check_output(self.url, "predictions", _strangers, advice="choose another folder")
 
     def has_source(self, digest: str) -> bool:
-        """Whether the folder `_data` was made from files with this digest. Raises ConfigError if the folder has predictions that were made from other files."""
+        """Whether `_data` was made from files with this digest. Raises ConfigError if predictions were made from other files."""
         self.check_place()
         stored = (self._read_json(SOURCE) or {}).get("digest")
         if stored != digest and (self.part_names() or self.piece_names()):
@@ -105,18 +105,18 @@ class PredictionFolder:
         table = table.sort_by("id")
         start = np.searchsorted(table["id"].to_numpy(), bounds)
         starts = sorted({0, *start.tolist()} - {table.num_rows})
-        ends = [*starts[1:], table.num_rows] if starts else []  # no rows if there is nothing to predict
+        ends = [*starts[1:], table.num_rows] if starts else []  # no bounds and no rows if there is nothing to predict
         groups = [table.slice(a, b - a) for a, b in zip(starts, ends, strict=True)]
         self._write(f"{PIECES}/{name}", groups, table.schema)
 
     def read_piece(
         self, name: str, columns: Sequence[str] | None = None, of: tuple[int, int] | None = None
     ) -> pa.Table:
-        """Returns the rows of a piece. `of`: return only the rows of the part with the ids [of[0], of[1]). Raises FormatError for a damaged file."""
+        """Returns the rows of a piece. With `of`, only the rows with ids in [of[0], of[1]), which belong to one part. Raises FormatError for a damaged file."""
         filesystem, path = split_url(self.url)
         where = f"{path}/{PIECES}/{name}"
         with one_line_errors(where, "read this file; remove it and run again"), filesystem.open(where, "rb") as stream:
-            file = pq.ParquetFile(stream)  # ValueError if the file is damaged
+            file = pq.ParquetFile(stream)  # raises ValueError if the file is damaged
             groups = list(range(file.num_row_groups))
             if of is not None:
                 groups = [group for group in groups if of[0] <= _first_id(file, group) < of[1]]
@@ -192,7 +192,7 @@ def _first_id(file: pq.ParquetFile, group: int) -> int:
 
 
 def _strangers(filesystem: fsspec.AbstractFileSystem, path: str) -> list[str]:
-    """Returns the names that are not from predictions. Empty for a folder with settings, because predictions write and remove only their own names."""
+    """Returns the names of files that are not from predictions. Empty for a folder with settings, because predictions write and remove only their own files."""
     names = names_there(filesystem, path)
     return [] if SETTINGS in names else [name for name in names if name not in (DATA, SOURCE)]
 

@@ -1,7 +1,7 @@
-"""Reads rows of a file on an object store by byte ranges. Requested rows are sorted, neighboring rows share a request, and several requests run at once.
+"""Reads rows of a file on an object store by byte ranges. Sorts the requested rows, reads neighboring rows with one request, and runs several requests at once.
 
-Checks at opening: structure, type and number of rows. Checks every half minute while rows are read: the file's size, tag and time of change in the store.
-Checks for each range: its length. Checksums are not checked because the manifest has them only for whole files.
+Opening checks structure, type and number of rows. While rows are read, the file's size, tag and time of change in the store are checked every half minute, and
+the length of each range is checked. Checksums are not checked, because the manifest has them only for whole files.
 """
 
 import tempfile
@@ -23,11 +23,11 @@ from graphmill.storage.filesystem.retry import DEADLINE_S, retried
 from graphmill.storage.format.arrow_files import numpy_column, only_batch
 from graphmill.storage.format.feature_rows import FeatureRows
 
-# A gap of up to MAX_GAP_BYTES between two rows is read and discarded, which saves a request. A request takes as long as reading some hundred KiB.
+# A gap of up to MAX_GAP_BYTES between two rows is read and discarded, which saves a request. A request takes about as long as reading some hundred KiB.
 MAX_GAP_BYTES, _MAX_RANGE_BYTES = 1 << 14, 1 << 18
-IN_FLIGHT = 8  # requests of one call at a time; the calling thread makes one of them
-_MOST_READERS = 32  # reading threads of the process, in addition to the calling threads
-_END_BYTES = 1 << 16  # size of each end of a file; everything except the rows lies in the two ends
+IN_FLIGHT = 8  # requests that one call has running at a time; the calling thread makes one of them
+_MOST_READERS = 32  # most reading threads of the process, in addition to the calling threads
+_END_BYTES = 1 << 16  # bytes that are read at each end of a file; everything except the rows lies in the two ends
 _LOOK_AGAIN_S = 30.0
 _readers = threading.BoundedSemaphore(_MOST_READERS)
 _MARKS = ("size", "ETag", "etag", "generation", "mtime", "LastModified", "last_modified", "updated", "created")
@@ -51,7 +51,7 @@ class RangedRows:
         self._filesystem, self._path, self._rows, self._deadline_s = filesystem, path, rows, deadline_s
         self._file_bytes, self._max_gap_bytes = entry.num_bytes, max_gap_bytes
         self._counting = threading.Lock()
-        self.num_ranges = self.num_bytes = 0  # read so far
+        self.num_ranges = self.num_bytes = 0  # how much was read so far
         self._mark = self._look()
         self._look_at = time.monotonic() + _LOOK_AGAIN_S
         self._first_byte = self._find(num_rows)
@@ -68,7 +68,7 @@ class RangedRows:
         ascending = row[order]
         work = _Ranges(merged_ranges(ascending, self._rows.row_bytes, self._max_gap_bytes))
         read = partial(self._read_ranges, work, ascending, order, out)
-        # The calling thread also reads, so a call never waits for the threads of another call.
+        # The calling thread also reads. So a call never waits for threads that serve another call.
         readers: list[Future[None]] = []
         while len(readers) + 1 < min(IN_FLIGHT, len(work.bounds)) and _readers.acquire(blocking=False):
             readers.append(begin(partial(_then_free, read), "rows"))
@@ -136,7 +136,7 @@ class RangedRows:
     def _find(self, num_rows: int) -> int:
         """Checks the file's structure, and returns the position of the column's first byte.
 
-        Arrow finds the position in a sparse copy, which has both ends of the stored file and a hole in place of the rows.
+        Arrow finds the position in a sparse local copy. The copy has both ends of the stored file, and a hole in place of the rows.
         """
         stops = [0, self._file_bytes]
         if self._file_bytes > 2 * _END_BYTES:
@@ -157,7 +157,7 @@ class RangedRows:
 
 
 def _then_free(read: Callable[[], None]) -> None:
-    """Reads, then releases the semaphore of reading threads."""
+    """Reads ranges, then releases the semaphore that limits reading threads."""
     try:
         read()
     finally:
@@ -165,7 +165,7 @@ def _then_free(read: Callable[[], None]) -> None:
 
 
 class _Ranges:
-    """A list of ranges; several threads take ranges from it one by one."""
+    """A list of ranges, from which several threads take one range after another."""
 
     def __init__(self, bounds: list[tuple[int, int]]) -> None:
         self.bounds, self._lock, self._next = bounds, threading.Lock(), 0
@@ -183,13 +183,13 @@ class _Ranges:
 
 
 def merged_ranges(ascending: np.ndarray, row_bytes: int, max_gap_bytes: int) -> list[tuple[int, int]]:
-    """Returns ranges [begin, end) of positions in `ascending`. One request reads one range: rows with small gaps between them, up to _MAX_RANGE_BYTES."""
+    """Returns ranges [begin, end) of positions in `ascending`. One request reads a range, whose rows have small gaps and span at most _MAX_RANGE_BYTES."""
     if not len(ascending):
         return []
     gap = (np.diff(ascending) - 1) * row_bytes
     most_rows = max(1, _MAX_RANGE_BYTES // row_bytes)
     starts = np.concatenate([[0], np.flatnonzero(gap > max_gap_bytes) + 1])
-    # A long range is cut at multiples of `most_rows`, counted from its first row.
+    # A long range is cut after each `most_rows` rows, counted from its first row.
     since = ascending - np.repeat(ascending[starts], np.diff([*starts, len(ascending)]))
     part = since // most_rows
     cut = np.flatnonzero((np.diff(part) != 0) | (gap > max_gap_bytes)) + 1

@@ -1,1 +1,1 @@
-"""Positional encodings of a stored graph, computed and stored with it. Imports: storage.graph and what it imports."""
+"""Computes positional encodings of a stored graph, and stores them with the graph. Imports: storage.graph and what it imports."""

@@ -1,8 +1,8 @@
 """Computes an encoding of a stored graph and publishes a snapshot with it. A stored encoding is not computed again.
 
 A typed graph is encoded as one graph: the nodes of all types, one type after another, and the edges of all relations. Every type stores its nodes' rows.
-Nodes have the order of original ids, so rows do not depend on partitions. Runs on one machine. Memory: 12 bytes per edge (24 while the matrix is built,
-twice that if the graph is not symmetric), and about dim + 70 numbers of 8 bytes per node for eigenvectors.
+The nodes of a type are in the order of original ids, so rows do not depend on partitions. The computation runs on one machine. An edge needs 12 bytes of
+memory, 24 while the matrix is built; both double if the graph is not symmetric. Eigenvectors need about dim + 70 numbers of 8 bytes per node.
 """
 
 import time
@@ -27,16 +27,16 @@ from graphmill.storage.graph import GraphSnapshot
 from graphmill.storage.snapshots.snapshot_writer import write_snapshot
 from graphmill.storage.snapshots.snapshots import read_manifest
 
-_TRIES = 10  # another writer may publish while the rows are written
+_TRIES = 10  # most attempts to publish; an attempt fails if another writer publishes while the rows are written
 _Graph = TypeVar("_Graph", bound=GraphSnapshot)
 
 
 def encode(
     graph: _Graph, options: EncodingOptions, report: Progress | None = None, *, overwrite: bool = False
 ) -> tuple[_Graph, bool]:
-    """(graph with the encoding, whether it was computed now). `overwrite` computes it in any case.
+    """Returns the graph with the encoding, and whether this call computed the encoding. With `overwrite`, a stored encoding is computed again.
 
-    Raises ConfigError if it cannot be computed, DataError if the solver does not converge, FormatError if reading or writing fails.
+    Raises ConfigError if the encoding cannot be computed, DataError if the solver does not converge, FormatError if reading or writing fails.
     """
     if not overwrite and find_encoding(graph, options.name) is not None:
         return graph, False
@@ -59,7 +59,7 @@ def encode(
 
 
 def _edges(graph: GraphSnapshot, report: Progress) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(sources, destinations, rank of each node): edges between ranks, which are the order of types, then of original ids."""
+    """Returns the sources and destinations of all edges as ranks, and the rank of each node. Nodes are ranked by type, then by original id."""
     num_partitions = graph.manifest.num_partitions
     dtype = np.int32 if graph.manifest.num_nodes < 2**31 else np.int64
     first, rank = _first_rows(graph), np.empty(graph.manifest.num_nodes, dtype)
@@ -76,22 +76,22 @@ def _edges(graph: GraphSnapshot, report: Progress) -> tuple[np.ndarray, np.ndarr
             partition = lists.partition(index)
             sources.append(rank_of[relation.source][partition.indices])
             destinations.append(np.repeat(rank_of[relation.target][start:stop], np.diff(partition.indptr)))
-            check_unchanged()  # while the partition is still mapped
+            check_unchanged()  # must run while the partition is still mapped
     no_edges = np.empty(0, dtype)
     return np.concatenate([no_edges, *sources]), np.concatenate([no_edges, *destinations]), rank
 
 
 def _first_rows(graph: GraphSnapshot) -> dict[str, int]:
-    """For each type, the number of its first row if the rows of all types follow each other."""
+    """Returns the first row of each type in a table with the rows of all types, one type after another."""
     types = graph.manifest.node_types
     return dict(zip(types, accumulate((row.num_nodes for row in types.values()), initial=0), strict=False))
 
 
 def store_encoding(graph: _Graph, name: str, rows: np.ndarray, provenance: Mapping[str, str] | None = None) -> _Graph:
-    """Publishes a snapshot with this encoding, float32 rows [num_nodes, dim] in the order of node ids, type after type, and returns the new graph.
+    """Publishes a snapshot with this encoding and returns the new graph. `rows`: float32 [num_nodes, dim], in the order of node ids, type after type.
 
-    Raises ConfigError for another shape, ConflictError if the newest snapshot now holds another graph, FormatError if writing fails. If two encodings are
-    stored at the same time, both are kept.
+    Raises ConfigError if the rows have another shape, ConflictError if the newest snapshot now holds another graph, FormatError if writing fails. If two
+    encodings are stored at the same time, both are kept.
     """
     expected = (graph.manifest.num_nodes, encoding_dim(name))
     if rows.shape != expected or rows.dtype != np.float32:

@@ -1,9 +1,9 @@
 """Extreme eigenvectors of one large graph's normalised Laplacian, L = I - D^-½ A D^-½, by a sparse solver (ARPACK).
 
-L and S = D^-½ A D^-½ share eigenvectors; the ends of L's spectrum are S's eigenvalues 1 and -1. In a graph of many components these two eigenvalues repeat,
-and solvers have trouble with repeated eigenvalues. So their vectors are computed directly: D^½·1_c for each component c with edges, and the same with
-alternating signs for each bipartite component. ARPACK finds the rest in the orthogonal complement. Since it may miss copies, it runs again until it finds
-nothing larger.
+L and S = D^-½ A D^-½ have the same eigenvectors. L's smallest and largest possible eigenvalues, 0 and 2, are the eigenvalues 1 and -1 of S. In a graph of many
+components these two eigenvalues repeat, and solvers have trouble with repeated eigenvalues. So their eigenvectors are computed directly: D^½·1_c for each
+component c with edges, and the same vector with alternating signs for each bipartite component. ARPACK finds the other eigenvectors in the orthogonal
+complement. It may miss copies of a repeated eigenvalue, so it runs again until it finds no larger eigenvalue.
 
 Deterministic on one machine: start vectors are fixed, and each vector's largest entry (the first within 0.1 % of the maximum) is positive. For a repeated
 eigenvalue other than 0 and 2 the basis is arbitrary. Degrees are clipped to ≥ 1, so an isolated node has eigenvalue 1.
@@ -22,16 +22,15 @@ from graphmill.core.errors import DataError
 from graphmill.storage.format.source import Progress
 
 _DENSE_NODES = 256  # up to here a dense solver is faster and more reliable
-_TOLERANCE = (
-    1e-8  # error of S's eigenvalues; an eigenvector's error is about this over the distance to the next eigenvalue
-)
+# Error of S's eigenvalues. An eigenvector's error is about this error divided by the distance to the next eigenvalue.
+_TOLERANCE = 1e-8
 _SHIFT = 4.0  # moves known eigenvectors of S + I below its spectrum [0, 2]
 _MAX_RESTARTS = 3000
 _SEED = 20240229
 
 
 def symmetric_adjacency(source: np.ndarray, destination: np.ndarray, num_nodes: int) -> sparse.csr_array:
-    """float64 [n, n]: 1 for an edge in either direction; self-loops are kept."""
+    """Returns the symmetric adjacency matrix, float64 [n, n]. An entry is 1 if there is an edge in either direction. Self-loops are kept."""
     ones = np.ones(len(source), np.float64)
     adjacency = sparse.coo_array((ones, (source, destination)), shape=(num_nodes, num_nodes)).tocsr()
     adjacency = (adjacency + adjacency.T).tocsr()
@@ -43,9 +42,9 @@ def symmetric_adjacency(source: np.ndarray, destination: np.ndarray, num_nodes: 
 def laplacian_modes(
     adjacency: sparse.csr_array, k: int, which: str = "smallest", report: Progress | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(unit eigenvectors of L, float64 [n, k]; their eigenvalues [k], ascending), padded with zeros if n < k.
+    """Returns unit eigenvectors of L, float64 [n, k], and their eigenvalues [k], ascending. If n < k, both are padded with zeros.
 
-    "smallest": the k smallest; "both_ends": the ⌈k/2⌉ smallest and the ⌊k/2⌋ largest, or all n if n ≤ k.
+    `which` = "smallest" takes the k smallest eigenvalues; "both_ends" takes the ⌈k/2⌉ smallest and the ⌊k/2⌋ largest, or all n if n ≤ k.
     `adjacency` must be symmetric with entries 1. `report` is called with the number of matrix products so far.
     Raises DataError if ARPACK does not converge.
     """
@@ -64,7 +63,7 @@ def laplacian_modes(
         parts = [low]
         values = 1 - low_values
         if num_high:
-            # Avoids the low modes: if one eigenvalue fills the middle (a complete graph), both ends take vectors from it.
+            # Avoids the low modes. In a complete graph almost all eigenvalues are equal, so both ends take eigenvectors of the same eigenvalue.
             high_values, high = _largest(counted, -1.0, num_high, _component_modes(adjacency, -1), low)
             parts.append(high[:, ::-1])
             values = np.concatenate([values, 1 + high_values[::-1]])
@@ -74,7 +73,7 @@ def laplacian_modes(
 
 
 def fixed_signs(vectors: np.ndarray) -> np.ndarray:
-    """Each column times the sign of its largest entry; the first entry within 0.1 % of the maximum decides."""
+    """Multiplies each column by the sign of its largest entry. The first entry within 0.1 % of the maximum counts as the largest."""
     if not vectors.size:
         return vectors
     size = np.abs(vectors)
@@ -83,7 +82,7 @@ def fixed_signs(vectors: np.ndarray) -> np.ndarray:
 
 
 class _Counted:
-    """The matrix S, with a count of its products."""
+    """The matrix S. Counts how often it is multiplied by a vector."""
 
     def __init__(self, walk: sparse.csr_array, report: Progress | None) -> None:
         self.walk, self._report, self._count = walk, report, 0
@@ -96,10 +95,10 @@ class _Counted:
 
 
 def _component_modes(adjacency: sparse.csr_array, sign: int) -> sparse.csc_array:
-    """[n, c]: unit eigenvectors of S for eigenvalue `sign` (1 or -1): one for each component with edges, for -1 for each bipartite component.
+    """Returns unit eigenvectors of S, [n, c], for the eigenvalue `sign`. For 1: one per component with edges; for -1: one per bipartite component.
 
     In the double cover of the graph, every edge leads from the first copy of a node to the second copy of its neighbor. A component is bipartite if the two
-    copies of its nodes are not connected; the part that holds a node's first copy is then the node's side.
+    copies of its nodes are not connected. Then its cover has two connected parts, and the part with a node's first copy is the node's side.
     """
     num_nodes = adjacency.shape[0]
     degree = adjacency.sum(axis=1)
@@ -115,7 +114,7 @@ def _component_modes(adjacency: sparse.csr_array, sign: int) -> sparse.csc_array
     node = np.flatnonzero(chosen)
     if not len(node):
         return sparse.csc_array((num_nodes, 0))
-    # Columns: the largest component first; equal components by their smallest node.
+    # Columns are in the order of components: the largest component first, components of equal size by their smallest node.
     component, smallest, column, size = np.unique(
         label[node], return_index=True, return_inverse=True, return_counts=True
     )
@@ -129,9 +128,9 @@ def _component_modes(adjacency: sparse.csr_array, sign: int) -> sparse.csc_array
 def _largest(
     matrix: _Counted, sign: float, count: int, known: sparse.csc_array, avoided: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(the `count` largest eigenvalues of sign·S, descending; eigenvectors), without the eigenvectors in `avoided`.
+    """Returns the `count` largest eigenvalues of sign·S, descending, and their eigenvectors. Leaves out the eigenvectors in `avoided`.
 
-    `known` holds all eigenvectors of eigenvalue 1.
+    `known` holds all eigenvectors of sign·S for the eigenvalue 1.
     """
     num_nodes = matrix.walk.shape[0]
     direct = known[:, :count].toarray()
@@ -143,7 +142,7 @@ def _largest(
 
         def apply(vector: np.ndarray, dense: np.ndarray = dense) -> np.ndarray:
             vector = np.asarray(vector).reshape(-1)
-            # The identity moves the spectrum to [0, 2], so that no eigenvalue that is needed lies near 0, where ARPACK's relative tolerance fails.
+            # Adding the identity moves the spectrum to [0, 2]. ARPACK's relative tolerance fails near 0, and no needed eigenvalue lies there any more.
             product = vector + sign * matrix.apply(vector) - _SHIFT * (hidden @ (hidden.T @ vector))
             return product - _SHIFT * (dense @ (dense.T @ vector)) if dense.size else product
 
@@ -151,7 +150,7 @@ def _largest(
         new_values = new_values - 1
         if len(solved_values) >= num_solved and new_values[0] <= solved_values[num_solved - 1] + 10 * _TOLERANCE:
             break
-        # The new vectors are orthogonal to the earlier ones up to the solver's tolerance; this makes it up to rounding.
+        # The solver makes new vectors orthogonal to earlier vectors only up to its tolerance. This step makes them orthogonal up to rounding.
         new = np.linalg.qr(new - solved @ (solved.T @ new))[0]
         solved_values, solved = np.concatenate([solved_values, new_values]), np.concatenate([solved, new], axis=1)
         order = np.argsort(-solved_values, kind="stable")
@@ -163,13 +162,13 @@ def _largest(
 def _solve(
     apply: Callable[[np.ndarray], np.ndarray], num_nodes: int, count: int, attempt: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(the `count` largest eigenvalues of a symmetric operator, descending; eigenvectors).
+    """Returns the `count` largest eigenvalues of a symmetric operator, descending, and their eigenvectors.
 
-    Each attempt has another start vector, since one start vector finds only one direction in the space of a repeated eigenvalue.
+    Each attempt has a new start vector, because one start vector finds only one of the eigenvectors of a repeated eigenvalue.
     """
     operator = LinearOperator((num_nodes, num_nodes), matvec=apply, dtype=np.float64)
     draws = np.random.default_rng((_SEED, attempt))
-    # SciPy 1.17 draws the restarts of exhausted Krylov spaces from `rng`; before, ARPACK had a fixed seed.
+    # When a Krylov space is exhausted, SciPy 1.17 restarts with a vector from `rng`. In earlier versions ARPACK had a fixed seed.
     random = {"rng": draws} if "rng" in inspect.signature(eigsh).parameters else {}
     try:
         values, vectors = eigsh(

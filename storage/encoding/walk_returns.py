@@ -1,7 +1,8 @@
 """Return probabilities of random walks on one large graph: the diagonals of M, M², …, with M = D⁻¹A, by sparse products.
 
-Exact, one block of nodes after another. If U = M^t and V = (Mᵀ)^h are applied to a block's unit vectors, [M^(h+t)]_ii = Σ_j V_ji U_ji, so half the steps
-suffice. Work: n · m · K multiplications (m edges, K steps), minutes for a million edges and 10,000 nodes.
+The result is exact, and is computed for one block of nodes after another. If U = M^t and V = (Mᵀ)^h are applied to a block's unit vectors, then
+[M^(h+t)]_ii = Σ_j V_ji U_ji, so half the steps suffice. The work is n · m · K multiplications (n nodes, m edges, K steps). A graph with a million edges and
+10,000 nodes takes minutes.
 """
 
 import numpy as np
@@ -10,14 +11,15 @@ from scipy import sparse
 from graphmill.core.errors import ConfigError
 from graphmill.storage.format.source import Progress
 
-MAX_WORK = 4e12  # multiplications; about an hour on one core
-_BLOCK_NODES = 16  # a block of columns stays in cache: measured 2.0 G multiplications/s, 0.8 with 64
+MAX_WORK = 4e12  # most multiplications; they take about an hour on one core
+# a block of columns stays in cache: 2.0 G multiplications/s were measured with 16 columns, 0.8 G with 64
+_BLOCK_NODES = 16
 
 
 def return_probabilities(
     source: np.ndarray, destination: np.ndarray, num_nodes: int, steps: int, report: Progress | None = None
 ) -> np.ndarray:
-    """float32 [n, steps]: the probability that a walk from node i, along the edges source → destination, is at i after 1, …, `steps` steps.
+    """Returns float32 [n, steps]: the probability that a walk from node i is at i again after 1, …, `steps` steps. Walks go from source to destination.
 
     Parallel edges count once; the row of a node without out-edges is zero. Raises ConfigError if the work exceeds `MAX_WORK`.
     """

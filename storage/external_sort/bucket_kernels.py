@@ -1,4 +1,4 @@
-"""Compiled inner loops of the external sort (`graphmill.storage.external_sort.edge_buckets`): they group edges by bucket, pack sort keys, and turn sorted
+"""Compiled inner loops of the external sort (`graphmill.storage.external_sort.edge_buckets`). They group edges by bucket, pack sort keys, and turn sorted
 keys into neighbor lists.
 
 Ids in int64 arrays may exceed 2^31.
@@ -11,8 +11,8 @@ from graphmill.core.compile_cache import compiled
 
 @compiled
 def group_by_bucket(dst, src, bounds, bucket_of, grouped_dst, grouped_src, order):
-    """Groups the edges by bucket: writes them to grouped_dst and grouped_src, and their former positions to `order` (int32; not written if it is
-    empty). Within a bucket edges keep their order. Returns the end of each bucket, int64 [num_buckets].
+    """Groups edges by bucket. Writes their ends to grouped_dst and grouped_src, and their former positions to `order` (int32; nothing is written to an
+    empty `order`). Within a bucket edges keep their order. Returns the end of each bucket, int64 [num_buckets].
 
     dst: new ids, of any integer dtype; the array has fewer than 2^31 entries. bounds: int64 [num_buckets + 1], ascending; bucket b has the ids
     [bounds[b], bounds[b + 1]), and every id lies in a bucket. bucket_of: uint32 [k], scratch. This is a counting sort that finds the bucket of an id by a
@@ -20,7 +20,7 @@ def group_by_bucket(dst, src, bounds, bucket_of, grouped_dst, grouped_src, order
     with numpy, which uses large pages.
     """
     num_buckets = len(bounds) - 1
-    # first[block]: the bucket of the block's first id. Most buckets are larger than a block, so the loop below takes few steps from there.
+    # first[block] is the bucket of the block's first id. Most buckets are larger than a block, so the loop below needs few steps to find an id's bucket.
     shift = 0
     while (bounds[-1] >> shift) >= 64 * num_buckets:
         shift += 1
@@ -53,7 +53,7 @@ def group_by_bucket(dst, src, bounds, bucket_of, grouped_dst, grouped_src, order
 
 @compiled
 def pack_keys(dst, src, low, row_bits, key):
-    """Writes (dst - low) · 2^row_bits + src to `key` (int64). The order of keys is the order of (dst, src)."""
+    """Writes (dst - low) · 2^row_bits + src to `key` (int64). Sorting by key sorts the edges by (dst, src)."""
     for i in range(len(dst)):
         key[i] = (np.int64(dst[i]) - low) << row_bits | np.int64(src[i])
 
@@ -69,7 +69,7 @@ def unpack_lists(key, row_bits, id_of_row, degree, neighbor):
 
 @compiled
 def renumber(part_of_row, next_id, id_of_row, row_of_id):
-    """Gives new ids to the rows of each partition, in order, from next_id[partition] on (int64, updated). Writes each row's new id and each id's row."""
+    """Gives new ids to rows, in order. A partition's rows get ids from next_id[partition] on (int64, updated). Writes each row's new id and each id's row."""
     for row in range(len(part_of_row)):
         part = part_of_row[row]
         new_id = next_id[part]

@@ -1,4 +1,4 @@
-"""Sorts edges on scratch disk in two passes: first groups them into buckets by destination, then sorts one bucket at a time.
+"""Sorts edges on scratch disk in two passes. The first pass groups edges into buckets by destination; the second pass sorts one bucket at a time.
 
 A bucket has consecutive destination ids of one partition. Spilling appends to one file per bucket and column. Sorting reads one bucket into
 memory. If a bucket is too large because some nodes have many edges, it is read in several narrower ranges of destinations.
@@ -18,15 +18,15 @@ import numpy as np
 from graphmill.core.parallel_map import ordered_map
 
 _MAX_BUCKETS = 256  # each flush appends to every bucket, so more buckets would mean smaller writes
-_LEAST_CHUNK = 1 << 16  # edges; with smaller chunks, one more thread costs more time than it saves
-_MAX_VIEWS = 1024  # of one writev (IOV_MAX)
+_LEAST_CHUNK = 1 << 16  # edges; with smaller chunks, an additional thread costs more time than it saves
+_MAX_VIEWS = 1024  # most buffers in one call of writev (IOV_MAX)
 
 Result = TypeVar("Result")
 
 
-# Optional columns of edges, in addition to the two ends: edge_id int64 [k], weight float32 [k], time int64 [k], feature float32 [k, edge_feature_dim].
+# Columns that edges may have in addition to their two ends: edge_id int64 [k], weight float32 [k], time int64 [k], feature float32 [k, edge_feature_dim].
 Columns = Mapping[str, np.ndarray]
-ColumnTypes = Mapping[str, tuple[np.dtype, int]]  # dtype and width; width 0: one number per edge
+ColumnTypes = Mapping[str, tuple[np.dtype, int]]  # dtype and width of each column; width 0: one number per edge
 
 
 def edge_column_types(
@@ -74,7 +74,7 @@ class Bucket:
 
 @dataclass(frozen=True)
 class SpilledEdges:
-    """Edges before grouping. Their ends are rows of the source, not new ids."""
+    """Edges that are not grouped yet. Their ends are rows of the source, and not new ids."""
 
     src: np.ndarray
     dst: np.ndarray
@@ -89,8 +89,8 @@ class SpilledEdges:
         return replace(self, src=self.dst, dst=self.src)
 
     def with_reverses(self, *, of_loops: bool = False) -> "SpilledEdges":
-        """Returns the edges, each directly followed by its reverse. So the order of equal edges depends on the source and not on the size of chunks. A
-        self-loop gets a reverse only with `of_loops`: then sums count it twice."""
+        """Returns the edges, each directly followed by its reverse. So the order of equal edges depends on the source and not on the size of chunks. With
+        `of_loops` a self-loop also gets a reverse, and sums over edges count the self-loop twice."""
         both = np.stack([self.src, self.dst], axis=1)
         columns = {name: np.repeat(column, 2, axis=0) for name, column in self.columns.items()}
         doubled = SpilledEdges(both.reshape(-1), both[:, ::-1].reshape(-1), columns)
@@ -101,10 +101,10 @@ class SpilledEdges:
 
 @dataclass(frozen=True)
 class GroupedEdges:
-    """A chunk's records in the order of their buckets."""
+    """The records of a chunk, in the order of their buckets."""
 
     columns: dict[str, np.ndarray]
-    ends: list[int]  # where each bucket ends
+    ends: list[int]  # position after the last record of each bucket
 
     @property
     def num_bytes(self) -> int:
@@ -118,15 +118,15 @@ class _Piece:
     bucket: int
     low: int
     high: int
-    whole: bool  # the whole bucket
-    last: bool  # whether it is the last piece of the bucket: then the bucket's files can be removed
+    whole: bool  # whether the piece is the whole bucket
+    last: bool  # whether this is the last piece of its bucket; the bucket's files can be removed after it
 
 
 class EdgeBuckets:
     """Spill files of a graph's edges, by partition and range of destinations.
 
-    `group` may run on several threads, `append` only on one; `sorted_buckets` starts threads that sort. Memory stays within the budget with any number of
-    threads: a quarter is for `num_groupers` + 1 chunks, an eighth for records that wait to be appended, half for sorting.
+    `group` may run on several threads, `append` only on one thread. `sorted_buckets` starts threads that sort. Memory stays within the budget for any number of
+    threads: a quarter of the budget is for `num_groupers` + 1 chunks, an eighth for records that wait to be appended, and half for sorting.
     """
 
     def __init__(
@@ -142,7 +142,7 @@ class EdgeBuckets:
         copied: bool = True,
         num_threads: int = 0,
     ) -> None:
-        """`num_sources`: number of source nodes; None: as many as destinations. `index_dtype`: dtype of source and destination ids."""
+        """`num_sources`: number of source nodes (None: the number of destinations). `index_dtype`: dtype of source and destination ids."""
         directory.mkdir()
         self._columns = {"dst": (index_dtype, 0), "src": (index_dtype, 0), **columns}
         record_bytes = _row_bytes(self._columns)
@@ -154,20 +154,21 @@ class EdgeBuckets:
         max_records = max(1024, memory_budget_bytes // 2 // sorted_bytes)
         num_partitions = len(offsets) - 1
         num_buckets = -(-expected_edges // max_records)
-        # A quarter more buckets than fit, and at least twice as many: buckets differ in size, and a bucket that is too large is read in several ranges.
+        # A quarter more buckets than fit with all threads, and at least twice as many as fit with one thread, because buckets differ in size. A bucket that is
+        # too large is read in several ranges.
         num_buckets = max(2 * num_buckets, -(-5 * num_buckets * num_threads // 4))
         per_partition = max(1, min(-(-num_buckets // num_partitions), _MAX_BUCKETS // num_partitions))
-        # Sort as many buckets at once as fit into half of the budget.
+        # The number of buckets that are sorted at once is limited by half of the budget.
         bucket_bytes = max(1, expected_edges // (per_partition * num_partitions)) * sorted_bytes
         self._num_sorters = min(num_threads, max(1, memory_budget_bytes // 2 // bucket_bytes))
         self._max_records = max(1024, max_records // max(1, self._num_sorters))
-        # Copies of a chunk: the source's int64 pairs, and the data from which the source made them; with `copied`, the chunk with its reverses, twice while
-        # self-loops are removed; then new ids and bucket numbers, and the records in the order of buckets.
+        # Memory for the copies of a chunk: the source's int64 pairs, and the data from which the source made the pairs; with `copied`, the chunk with its
+        # reverses, twice while self-loops are removed; new ids and bucket numbers; the records in the order of buckets.
         extra_bytes = record_bytes - 2 * index_dtype.itemsize
         chunk_bytes = 2 * (16 + extra_bytes) + (4 * (16 + extra_bytes) if copied else 0) + 12 + 2 * record_bytes
         chunk_edges = memory_budget_bytes // 4 // chunk_bytes
         self.num_groupers = max(0, min(num_threads, chunk_edges // _LEAST_CHUNK - 1))
-        # + 1: the source makes one more chunk at the same time.
+        # + 1 because the source makes another chunk while the threads group.
         self.chunk_edges = max(1024, min(1 << 23, chunk_edges // (self.num_groupers + 1)))
         self._held: list[GroupedEdges] = []
         self._held_bytes, self._max_held_bytes = 0, memory_budget_bytes // 8
@@ -177,7 +178,7 @@ class EdgeBuckets:
         ]
         self._bounds = np.concatenate([*bounds, offsets[-1:]]).astype(np.int64)  # bucket b: [bounds[b], bounds[b + 1])
         self._per_partition = per_partition
-        # A key consists of the destination's position in its range and the source row, together at most 63 bits for any number of nodes.
+        # A key consists of the destination's position in its range and of the source row. Together they have at most 63 bits for any number of nodes.
         self._row_bits = max(1, int((num_sources or offsets[-1]) - 1).bit_length())
         self._max_span = 1 << (63 - self._row_bits)
         self._paths = [
@@ -225,10 +226,10 @@ class EdgeBuckets:
     def _write(self, path: Path, views: list[memoryview]) -> None:
         if not views:
             return
-        # The file is opened for each write because a process may not keep as many files open as there are buckets times columns.
+        # The file is opened for each write, because a process may not have one open file for each bucket and column.
         with open(path, "ab", buffering=0) as file:
             written, whole = os.writev(file.fileno(), views), sum(view.nbytes for view in views)
-            if written < whole:  # a signal interrupted the call, or one call does not take so many bytes
+            if written < whole:  # a signal interrupted the call, or the bytes were too many for one call
                 rest = memoryview(b"".join(view.tobytes() for view in views))[written:]
                 while rest:
                     rest = rest[file.write(rest) :]
@@ -242,10 +243,10 @@ class EdgeBuckets:
         self, *, drop_duplicates: bool, sum_columns: bool = False, then: Callable[[Bucket], Result]
     ) -> Generator[tuple[int, Result], None, None]:
         """Yields (partition, then(bucket)) in ascending order of destinations, with at least one bucket for each partition. Deletes the files of
-        finished buckets. Threads sort, and call `then`, before the consumer takes the results.
+        finished buckets. Threads sort buckets and call `then` before the consumer asks for the results.
 
-        `drop_duplicates` keeps only the first of several edges with equal ends and times. With `sum_columns`, this edge gets the sums of the weights and
-        features of all these edges.
+        With `drop_duplicates`, only the first of several edges with equal ends and times is kept. With `sum_columns`, the kept edge gets the sum of the
+        weights and the sum of the features of these edges.
         """
         if self._is_on_disk:
             self._flush()
@@ -347,7 +348,7 @@ class EdgeBuckets:
 
 
 def is_repeated(key: np.ndarray, time: np.ndarray | None) -> np.ndarray:
-    """bool [k]: whether each sorted edge has the same ends and time as the edge before it."""
+    """Returns for each sorted edge whether it has the same ends and time as the edge before it, bool [k]."""
     repeated = np.zeros(len(key), bool)
     repeated[1:] = key[1:] == key[:-1]
     if time is not None:
@@ -364,18 +365,18 @@ def _row_bytes(columns: ColumnTypes) -> int:
 
 
 def _mapped_column(path: Path, dtype: np.dtype, width: int) -> np.ndarray:
-    """A column, [k] or [k, width], mapped from its file."""
+    """Maps a column, [k] or [k, width], from its file."""
     return (np.memmap(path, dtype, "r") if path.stat().st_size else np.empty(0, dtype)).reshape(_shape(-1, width))
 
 
 def _sums(column: np.ndarray, first: np.ndarray) -> np.ndarray:
-    """Sums the rows from each position in `first` to the next. Each sum is rounded once, so an edge and its reverse get the same sum."""
+    """For each position in `first`, sums the rows from it up to the next position. Each sum is rounded once, so an edge and its reverse get the same sum."""
     return np.add.reduceat(column, first, axis=0, dtype=np.float64).astype(column.dtype)
 
 
 class SortedEdges:
-    """The edge columns of one partition: appended bucket by bucket, then read as whole arrays. They are kept in memory if `num_edges` edges (an
-    upper bound) fit into `memory_bytes`, else in scratch files. `columns`: all columns except `index`, which has the neighbors' ids."""
+    """Collects the edge columns of one partition: buckets are appended, then each column is read as one array. The columns stay in memory if `num_edges`
+    edges (an upper bound) fit into `memory_bytes`, else in scratch files. `columns` lists all columns except `index`, which has the neighbors' ids."""
 
     def __init__(
         self, stem: Path, index_dtype: np.dtype, columns: ColumnTypes, *, num_edges: int, memory_bytes: int
@@ -412,7 +413,7 @@ class SortedEdges:
                 self._files[name].write(np.ascontiguousarray(column, dtype=dtype).data)
 
     def columns(self) -> dict[str, np.ndarray]:
-        """All columns, valid until the end of the context."""
+        """Returns all columns. The arrays are valid until the end of the context."""
         if self._arrays:
             return {name: array[: self._num_appended] for name, array in self._arrays.items()}
         for file in self._files.values():

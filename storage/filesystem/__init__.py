@@ -1,1 +1,1 @@
-"""Access to fsspec filesystems: URLs, retries, durable writes, listings, errors in one line, temporary folders. Imports: core."""
+"""Functions for access to fsspec filesystems: URLs, retries, durable writes, listings, one-line errors, temporary folders. Imports: core."""

@@ -1,6 +1,6 @@
-"""Turns errors of filesystems into one line: credentials, network, permissions, names that a store refuses.
+"""Turns errors of filesystems into one line, for example errors of credentials, network, permissions, or names that a store refuses.
 
-fsspec's filesystems raise OSError, ValueError, or errors of the package that they use. For example botocore's NoCredentialsError is no OSError.
+fsspec's filesystems raise OSError, ValueError, or errors of the package that they use. For example, botocore's NoCredentialsError is not an OSError.
 Graphmill does not import these packages, so it recognizes their errors by the module of the error's class.
 """
 
@@ -18,10 +18,10 @@ _CONNECTION_ERRORS = ("HTTPClientError", "ConnectionError", "ClientError", "Requ
 
 
 class one_line_errors:
-    """A context that turns an error of a filesystem into an error of class `kind`: "{where}: cannot {action}: …".
+    """A context that turns an error of a filesystem into an error of class `kind` with the text "{where}: cannot {action}: …".
 
     The block must only call a filesystem, because every ValueError is treated as an error of the filesystem. Errors of Graphmill pass unchanged.
-    This is a class because a context manager made from a generator takes three times as long, and opening a graph enters several contexts.
+    It is a class, because a context manager that is made from a generator takes three times as long to enter, and opening a graph enters several contexts.
     """
 
     def __init__(self, where: str, action: str, kind: type[GraphmillError] = FormatError) -> None:
@@ -45,7 +45,7 @@ def one_line(error: BaseException) -> str:
 
 
 def may_pass(error: BaseException) -> bool:
-    """Whether the same request may succeed later: True for network errors and a busy store, False for missing names and missing permissions."""
+    """Whether the same request may succeed later: True for a network error or a busy store, False for a missing name or a missing permission."""
     if isinstance(error, OSError):
         return not isinstance(error, _FINAL) and error.errno not in _FINAL_NUMBERS
     return any(each.__name__ in _CONNECTION_ERRORS for each in type(error).__mro__)

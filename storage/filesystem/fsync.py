@@ -1,4 +1,4 @@
-"""Writes files and folders that survive a power failure: they are synced to disk before another file refers to them."""
+"""Writes files and folders that survive a power failure. A file or folder is synced to disk before another file refers to it."""
 
 import contextlib
 import hashlib
@@ -12,7 +12,7 @@ from graphmill.storage.filesystem.file_entry import FileEntry
 
 
 def sync_file(path: Path | str) -> None:
-    """Syncs the content of a file, or the names in a folder, and returns when they are on disk."""
+    """Syncs the content of a file, or the names in a folder. Returns when the data is on disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -30,7 +30,7 @@ def synced_entry(path: Path) -> FileEntry:
 
 @contextlib.contextmanager
 def replaced_durably(path: Path) -> Iterator[BinaryIO]:
-    """Yields a stream for the new content of a file. Until the block ends, the file has its old content; if the block raises, it keeps the old content."""
+    """Yields a stream for the new content of a file. The file keeps its old content until the block ends, or for good if the block raises."""
     beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         with open(beside, "wb") as stream:
@@ -52,12 +52,12 @@ def write_durably(path: Path | str, content: bytes) -> None:
 def link_exclusively(source: Path, target: Path) -> bool:
     """Gives the file a second name and syncs that name. Returns False if the name already exists.
 
-    On a filesystem without hard links, the process that creates a file `<name>.claim` exclusively gets the name, and then renames the file.
+    On a filesystem without hard links, a process first creates the file `<name>.claim` exclusively, and then renames its file to the name.
     """
     try:
         os.link(source, target)
     except FileExistsError:
-        # both names are the same file: a network filesystem repeated a request that had succeeded
+        # both names are the same file, so a network filesystem repeated a request that had succeeded
         if not os.path.samefile(source, target):
             return False
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Temporary folders of ingestions, `.<name>.ingest-xxxxxxxx`.
+"""Makes temporary folders for ingestions, with names like `.<name>.ingest-xxxxxxxx`.
 
 An ingestion removes its folder at its end. If an ingestion is killed, the next ingestion removes the folder.
 """
@@ -19,8 +19,8 @@ from graphmill.storage.filesystem.temporary_folder import owned, remove_orphans
 
 @contextlib.contextmanager
 def scratch_directory(parent: Path | None, name: str) -> Iterator[Path]:
-    """Makes a directory in `parent` (None: the system's temporary directory) and removes it after the block. Before, removes directories that killed processes
-    left for this name. Raises ConfigError if the directory cannot be made."""
+    """Makes a directory in `parent` (None: the system's temporary directory) and removes it after the block. First removes the directories of this name that
+    killed processes left. Raises ConfigError if the directory cannot be made."""
     where, prefix = str(parent) if parent else tempfile.gettempdir(), f".{name}.ingest-"
     remove_orphans(Path(where), prefix)
     try:

@@ -1,7 +1,7 @@
 """Records the files that this process maps, and makes the messages for files that change while they are read.
 
-Reading a mapped file makes no call that could raise an error. If a page is gone because the file was truncated or the disk fails, the system sends SIGBUS.
-If the bytes of the file change, anything can happen, even SIGSEGV. `graphmill.jobs.cli.faults` turns both signals into the messages of this module.
+Reading a mapped file makes no call that could raise an error. If a page is missing because the file was truncated or the disk fails, the system sends SIGBUS.
+If the bytes of the file change, any error is possible, even SIGSEGV. `graphmill.jobs.cli.faults` turns both signals into the messages of this module.
 """
 
 import ctypes
@@ -14,7 +14,8 @@ import numpy as np
 
 from graphmill.core.errors import DamageError, FormatError
 
-_MAPPED: dict[str, tuple[int, int]] = {}  # by path: size and time of change of the file when it was mapped
+# maps a path to the size and the time of change that the file had when it was mapped
+_MAPPED: dict[str, tuple[int, int]] = {}
 _LEAST_FREE_BYTES = 1 << 20
 _ADVICE = "put the file back; a run goes on with --run.resume"
 
@@ -23,7 +24,7 @@ def remember(path: str) -> None:
     """Records size and time of change of a file. Call this before mapping the file. Raises OSError."""
     path = os.path.realpath(path)
     stamp, before = _stamp(path), _MAPPED.get(path)
-    # While an older mapping of the file is in use, its older record stays.
+    # The record of an older mapping of the file stays while that mapping is in use.
     if before in (None, stamp) or all(each != path for *_, each in _mappings()):
         _MAPPED[path] = stamp
 
@@ -40,7 +41,7 @@ def why_unreadable(address: int) -> str | None:
         if offset >= size:
             return f"{expected}, found the file cut to {size:,} bytes while it was read; {_ADVICE}"
         disk = os.statvfs(path)
-        if disk.f_bavail * disk.f_frsize < _LEAST_FREE_BYTES:  # the fault was a write to the page
+        if disk.f_bavail * disk.f_frsize < _LEAST_FREE_BYTES:  # the disk is full, so the fault was a write to the page
             return f"{path}: expected room for it, found its disk full; free some"
         with open(path, "rb", buffering=0) as stream:
             os.pread(stream.fileno(), 1, offset)
@@ -54,7 +55,7 @@ def why_changed() -> str | None:
     """Names, in one line, the first mapped file that was changed after it was mapped. Returns None if no file was changed. Linux only."""
     for path in dict.fromkeys(path for *_, path in _mappings()):
         before = _MAPPED.get(path)
-        with suppress(OSError):  # if a file was replaced, processes that map the old file still read its old content
+        with suppress(OSError):  # no error: a process that maps a replaced file still reads its old content
             if before is not None and _stamp(path) != before:
                 return f"{path}: expected the bytes that its manifest names, found the file changed while it was read; {_ADVICE}"
     return None
@@ -67,7 +68,7 @@ def check_unchanged() -> None:
 
 
 def damaged(where: str) -> FormatError:
-    """Returns the error to raise if numbers were in range when the file was opened and are out of range now."""
+    """Returns the error for numbers that were in range when the file was opened and are out of range now."""
     if (line := why_changed()) is not None:
         return DamageError(line)
     return FormatError(
@@ -90,16 +91,16 @@ def _mappings() -> Iterator[tuple[int, int, int, str]]:
                 yield int(first, 16), int(end, 16), int(offset, 16), path[0].rstrip("\n")
 
 
-# share of the machine's memory: larger files do not stay in memory, because a run also needs memory for other data
+# share of the machine's memory; larger files do not stay in memory, because a run also needs memory for other data
 _SHARE = 0.5
 
 
 def read_at_random(rows: np.ndarray, memory_bytes: int | None = None) -> bool:
     """Tells the system that these mapped rows are read in random order, if they exceed half of `memory_bytes` (None: of the machine's memory).
 
-    Returns whether the rows exceed this size. A page fault then reads one page. Otherwise it reads about thirty pages (128 KiB), which are evicted before
-    they are used. Each batch has a loader thread; these threads cause page faults at the same time, which keeps the disk busy (docs/performance.md, "Rows
-    from a disk").
+    Returns whether the rows exceed this size. After the call, a page fault reads one page. By default a page fault reads about thirty pages (128 KiB), which
+    are evicted before they are used. Each batch has a loader thread. The threads cause page faults at the same time, which keeps the disk busy
+    (docs/performance.md, "Rows from a disk").
     """
     if _stays_in_memory(rows.nbytes, memory_bytes):
         return False

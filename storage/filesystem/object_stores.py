@@ -1,4 +1,4 @@
-"""Handles the differences between local files, other filesystems and object stores: listing, atomic writes, buckets (must exist), folders (need not exist)."""
+"""Handles the differences between local files, other filesystems and object stores: how to list and write, that buckets must exist and folders need not."""
 
 import os
 from contextlib import suppress
@@ -9,7 +9,7 @@ from graphmill.core.errors import ConfigError
 from graphmill.storage.filesystem.fsync import write_durably
 from graphmill.storage.filesystem.urls import is_local
 
-# Object stores. The first part of a path is a bucket (container), which `makedirs` would create. They have no directories.
+# Object stores have no directories. The first part of a path is a bucket (container), which `makedirs` would create.
 _OBJECT_STORES = frozenset(("s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss", "oci"))
 
 
@@ -28,7 +28,7 @@ def check_bucket(filesystem: fsspec.AbstractFileSystem, path: str, url: str) -> 
 
 
 def list_names(filesystem: fsspec.AbstractFileSystem, folder: str) -> list[str]:
-    """Lists the names in a folder, ascending; no names if the folder does not exist. Uses no cached listing."""
+    """Lists the names in a folder, ascending. Returns an empty list if the folder does not exist. Uses no cached listing."""
     try:
         return sorted(os.listdir(folder) if is_local(filesystem) else list_sizes(filesystem, folder))
     except (FileNotFoundError, NotADirectoryError):
@@ -36,13 +36,13 @@ def list_names(filesystem: fsspec.AbstractFileSystem, folder: str) -> list[str]:
 
 
 def list_sizes(filesystem: fsspec.AbstractFileSystem, folder: str) -> dict[str, int]:
-    """Lists the size in bytes of each file in a folder, by name, with one request; empty if the folder does not exist. Uses no cached listing."""
+    """Lists the size in bytes of each file in a folder, by name, with one request. The result is empty if the folder does not exist. Uses no cached listing."""
     sizes: dict[str, int] = {}
     try:
         if is_local(filesystem):
             with os.scandir(folder) as entries:
                 for entry in entries:
-                    with suppress(FileNotFoundError):  # gone meanwhile
+                    with suppress(FileNotFoundError):  # the file was removed after it was listed
                         sizes[entry.name] = entry.stat().st_size
             return sizes
         filesystem.invalidate_cache(folder)
@@ -56,7 +56,7 @@ def list_sizes(filesystem: fsspec.AbstractFileSystem, folder: str) -> dict[str, 
 
 
 def put_file(filesystem: fsspec.AbstractFileSystem, path: str, content: bytes) -> None:
-    """Writes a small file, and makes its folder. A reader finds the whole old content or the whole new content, even after a power failure."""
+    """Writes a small file, and makes its folder. A reader finds either the whole old content or the whole new content, even after a power failure."""
     if not is_object_store(filesystem):
         filesystem.makedirs(path.rsplit("/", 1)[0], exist_ok=True)
     if is_local(filesystem):

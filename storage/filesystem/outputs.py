@@ -1,8 +1,8 @@
-"""The rule for the paths that commands may write, and for the files that a command may remove there.
+"""Decides which paths a command may write to, and which files it may remove there.
 
-A path may hold nothing, an empty folder, or an earlier output of the same command, which a file of Graphmill marks. All other content is refused with a
-one-line error before anything is written. A command removes from an earlier output only files with names that its writer uses; other files and their
-folders stay.
+A command may write to a path that is free, that is an empty folder, or that holds an earlier output of the same command. A file of Graphmill marks such an
+output. All other content is refused with a one-line error before anything is written. From an earlier output a command removes only files whose names its
+writer uses. Other files and their folders stay.
 """
 
 import os
@@ -19,10 +19,10 @@ from graphmill.storage.filesystem.filesystem_errors import one_line_errors
 from graphmill.storage.filesystem.object_stores import check_bucket, is_object_store, list_names
 from graphmill.storage.filesystem.urls import is_local, split_url
 
-# files that a killed `write_durably` left: these names do not show which command wrote the folder
+# files that a killed `write_durably` left; their names do not show which command wrote the folder
 _LEFT = re.compile(r"\..+\.[0-9a-f]{8}")
 
-# Returns the names at an existing path that are not from Graphmill; empty if everything there may be replaced.
+# A function that returns the names at an existing path that are not from Graphmill. The result is empty if everything there may be replaced.
 Strangers = Callable[[fsspec.AbstractFileSystem, str], Sequence[str]]
 
 
@@ -41,9 +41,9 @@ def check_output(
     is_file: bool = False,
     advice: str = "choose another --out",
 ) -> None:
-    """Raises ConfigError if a command may not write `what` to a path or URL, because other content is there or because it is not writable. Makes nothing.
+    """Raises ConfigError if a command may not write `what` to a path or URL, because the path holds other content or is not writable. Creates nothing.
 
-    If the output is a folder, a link to a folder is followed and a dangling link is refused. If the output is a file, any link is refused.
+    An output that is a folder may be a link to a folder; a dangling link is refused. An output that is a file may not be a link.
     """
     filesystem, path = _opened(where)
     with one_line_errors(str(where), f"use this for {what}", ConfigError):
@@ -77,7 +77,7 @@ def _obstacle(filesystem: fsspec.AbstractFileSystem, path: str, strangers: Stran
 
 
 def check_writable(folder: Path, advice: str) -> None:
-    """Raises ConfigError if a local folder cannot be written, or cannot be made if it does not exist. Makes nothing."""
+    """Raises ConfigError if a local folder cannot be written, or does not exist and cannot be made. Creates nothing."""
     existing = existing_part(folder)
     if not existing.is_dir():
         raise ConfigError(f"{folder}: expected a folder, found that {existing} is a file; {advice}")
@@ -112,7 +112,7 @@ def remove_ours(folder: str | Path, ours: re.Pattern[str]) -> None:
     paths = [f"{path}/{name}" for name in list_names(filesystem, path) if ours.fullmatch(name)]
     if is_object_store(filesystem):
         if paths:
-            filesystem.rm(paths)  # one request
+            filesystem.rm(paths)  # removes all files with one request
         return
     for each in paths:
         with suppress(FileNotFoundError, IsADirectoryError):
@@ -126,7 +126,7 @@ def _opened(where: str | Path) -> tuple[fsspec.AbstractFileSystem, str]:
 
 
 def remove_empty_folder(filesystem: fsspec.AbstractFileSystem, folder: str) -> None:
-    # the filesystem has no folders, or another process has removed this folder
+    # either the filesystem has no folders, or another process has removed this folder
     with suppress(OSError, NotImplementedError):
         filesystem.invalidate_cache(folder)
         if not filesystem.ls(folder, detail=False):  # some filesystems (HDFS) would remove a folder with its content

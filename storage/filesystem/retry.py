@@ -1,4 +1,4 @@
-"""Repeats requests to a filesystem that may be slow or unreachable for a while. After a deadline, raises an error of one line."""
+"""Repeats requests to a filesystem that may be slow or unreachable for a while. After a deadline, raises a one-line error."""
 
 import time
 from collections.abc import Callable
@@ -12,7 +12,7 @@ Result = TypeVar("Result")
 
 DEADLINE_S = 60.0
 _TRY_S = 20.0
-# these errors are valid answers of a store
+# these errors are valid answers of a store, so they are not retried
 _ANSWERS = (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError)
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 5.0
 
@@ -24,7 +24,7 @@ def retried(
 
     `where` and `what` name the action in errors: "s3://bucket/run: cannot write config.json". `try_s`: longest wait for one call. A call without an answer
     is abandoned, so `action` may run twice at the same time. FileNotFoundError and FileExistsError are raised unchanged. Raises DeadlineError, with the last
-    error, at the deadline; FormatError for an error that would occur again.
+    error, at the deadline, and FormatError for an error that would occur again.
     """
     until, pause = time.monotonic() + deadline_s, _FIRST_PAUSE_S
     while True:
@@ -38,7 +38,8 @@ def retried(
             if attempt.done() and not may_pass(error):
                 if isinstance(error, _ANSWERS):
                     raise error from None
-                raise FormatError(str(refused)) from error  # permissions, credentials, a full disk
+                # for example missing permissions or credentials, or a full disk
+                raise FormatError(str(refused)) from error
             last = one_line(error) if attempt.done() else "no answer"
         left = until - time.monotonic()
         if left <= 0:
@@ -48,4 +49,4 @@ def retried(
 
 
 class _Refused(GraphmillError):
-    """An error whose cause is an error of a filesystem."""
+    """Carries an error of a filesystem as its cause."""

@@ -1,8 +1,8 @@
 """Makes temporary folders that are locked while their process lives. If the process dies, the next process removes its folders.
 
-The process holds a lock (flock) on the file `owner` in the folder. The lock ends with the process, so a folder with a free lock is an orphan. A
-folder without the file `owner`, or of another user, is never touched. Do not use a filesystem whose locks are visible to one machine only (NFS with local
-locks): there, a folder of another machine looks like an orphan.
+The process holds a lock (flock) on the file `owner` in the folder. The lock ends with the process, so a folder whose lock is free is an orphan. A
+folder without the file `owner`, or of another user, is never touched. Do not use a filesystem whose locks are visible to one machine only, such as NFS with
+local locks. On such a filesystem the folder of another machine looks like an orphan.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _OWNER = "owner"
-_MADE = "[a-z0-9_]{8}"  # what tempfile appends
+_MADE = "[a-z0-9_]{8}"  # the random letters that tempfile appends to a name
 
 
 @contextlib.contextmanager
@@ -38,7 +38,7 @@ def own(folder: Path) -> int | None:
     except OSError:
         os.close(lock)
         return None
-    # other processes see the file from here on, and it is already locked
+    # other processes see the file from now on, and the file is already locked
     (folder / "new-owner").rename(folder / _OWNER)
     return lock
 
@@ -69,7 +69,7 @@ def _orphans(parent: Path, prefix: str) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _opened(folder: Path) -> Iterator[int]:
-    """Opens the file `owner` of a folder. Raises OSError unless the folder is a folder, the file is a regular file, and both belong to this user."""
+    """Opens the file `owner` of a folder. Raises OSError unless the path is a folder, `owner` is a regular file, and both belong to this user."""
     flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK
     held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:

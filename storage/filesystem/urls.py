@@ -15,11 +15,11 @@ def split_url(url: str) -> tuple[fsspec.AbstractFileSystem, str]:
 
     Raises FormatError if the URL's protocol is unknown or its fsspec package is not installed.
     """
-    if ":" not in url:  # shortcut for a plain path: fsspec's parsing takes longer than reading a manifest
+    if ":" not in url:  # shortcut for a plain path, because fsspec's parsing takes longer than reading a manifest
         filesystem = _local()
         return filesystem, os.path.normpath(filesystem._strip_protocol(url)).rstrip("/")
     try:
-        with one_line_errors(url, "use this URL"):  # for example a missing profile
+        with one_line_errors(url, "use this URL"):  # such as an error for a missing profile
             try:
                 filesystem, path = fsspec.core.url_to_fs(url)
             except ValueError as error:  # an unknown protocol

@@ -1,7 +1,7 @@
 """Writes Arrow IPC files of one record batch each, with checksums, and reads them as numpy views without a copy.
 
 Local files are memory-mapped, so all processes on a machine share their pages. A file of another filesystem is read into memory
-once, by the one process that owns it. The files have no compression, no pickles and no extension types.
+once, by the one process that owns the file. The files have no compression, no pickles and no extension types.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ from graphmill.storage.filesystem.urls import is_local
 
 
 def array_from_numpy(values: np.ndarray) -> pa.Array:
-    """Returns an Arrow array over the same memory: [n] → primitive, [n, d] → fixed-size list of d. The input must be C-contiguous."""
+    """Returns an Arrow array over the same memory. [n] becomes a primitive array, [n, d] an array of fixed-size lists of d. The input must be C-contiguous."""
     flat = (
         pa.Array.from_buffers(
             pa.from_numpy_dtype(values.dtype),
@@ -48,7 +48,7 @@ def write_batch(path: Path, columns: dict[str, pa.Array]) -> None:
 
 
 def file_digest(path: Path | str) -> str:
-    """SHA-256 of a local file, in hex."""
+    """Returns the SHA-256 of a local file, in hex."""
     with open(path, "rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
@@ -64,7 +64,7 @@ def read_batch(
 ) -> pa.RecordBatch:
     """Returns the file's record batch, memory-mapped if the file is local.
 
-    Checks size, Arrow structure and the number of rows (None: any number); `verify` also compares the SHA-256. Raises a FormatError
+    Checks the size, the Arrow structure and the number of rows (None: any number). With `verify`, also compares the SHA-256. Raises a FormatError
     that names the file, what was expected and what was found.
     """
     with one_line_errors(path, "read this file"):
@@ -125,18 +125,18 @@ def check_digest(content: bytes | pa.Buffer, entry: FileEntry, path: str) -> Non
 
 
 def check_split_codes(codes: np.ndarray, most: int, path: str) -> None:
-    """Raises FormatError if the codes do not lie in 0 … most."""
+    """Raises FormatError unless all split codes lie in 0 … `most`."""
     if len(codes) and not 0 <= int(codes.min()) <= int(codes.max()) <= most:
         raise FormatError(f"{path}: expected split codes 0 to {most}, found {int(codes.min())} to {int(codes.max())}")
 
 
 def _fetched(filesystem: fsspec.AbstractFileSystem, path: str, num_bytes: int) -> pa.BufferReader:
-    """Reads the file into memory with one request. The request is for one byte more than expected, so that a file that is too long is noticed."""
+    """Reads the file into memory with one request. The request asks for one byte more than expected, in order to notice a file that is too long."""
     return pa.BufferReader(filesystem.cat_file(path, start=0, end=num_bytes + 1))
 
 
 def list_column(batch: pa.RecordBatch, name: str, path: str) -> tuple[np.ndarray, pa.Array]:
-    """Offsets (int64 [n + 1], from 0, ascending) and values of a column of lists. Raises FormatError for a column of another type."""
+    """Returns the offsets (int64 [n + 1], from 0, ascending) and the values of a column of lists. Raises FormatError for a column of another type."""
     index = batch.schema.get_field_index(name)
     kind = batch.schema.field(index).type if index >= 0 else None
     if kind is None or not pa.types.is_large_list(kind):
@@ -168,7 +168,7 @@ def numpy_column(batch: pa.RecordBatch, name: str, dtype: str, path: str, width:
     index = batch.schema.get_field_index(name)
     kind = batch.schema.field(index).type if index >= 0 else None
     if kind is None or not kind.equals(expected):
-        # The child of a list may be named "item" or "element"; only the value type and the width of the list are compared.
+        # The child of a list may be named "item" or "element", so only the value type and the width of the list are compared.
         same = (
             kind is not None
             and width is not None
@@ -187,8 +187,8 @@ def numpy_column(batch: pa.RecordBatch, name: str, dtype: str, path: str, width:
     return view if width is None else view.reshape(-1, width)
 
 
-_VERSION = 4  # metadata version V5, since Arrow 1.0; earlier versions recorded compression in another field
-_END = 10  # bytes at the end of a file: the footer's length (4) and "ARROW1" (6)
+_VERSION = 4  # metadata version V5, used since Arrow 1.0; earlier versions recorded compression in another field
+_END = 10  # bytes at the end of a file: 4 for the footer's length, 6 for "ARROW1"
 
 
 def is_plain(file: memoryview) -> bool:
@@ -199,7 +199,7 @@ def is_plain(file: memoryview) -> bool:
     if batches is None or (dictionaries is not None and _number(file, "<I", _table(file, dictionaries))):
         return False
     start = _number(file, "<q", _table(file, batches) + 4)
-    # 8 bytes precede the message: a marker and the message's length.
+    # The message follows 8 bytes: a marker and the message's length.
     message = _table(file, start + 8)
     version, header = _field(file, message, 0), _field(file, message, 2)
     if version is None or header is None or _number(file, "<h", version) != _VERSION:
@@ -208,7 +208,7 @@ def is_plain(file: memoryview) -> bool:
 
 
 def _number(file: memoryview, form: str, place: int) -> int:
-    if place < 0:  # struct would count a negative position from the end
+    if place < 0:  # struct would count a negative position from the end of the data
         raise struct.error(f"a place before the file's beginning, {place}")
     (number,) = struct.unpack_from(form, file, place)
     return int(number)
@@ -220,7 +220,7 @@ def _table(file: memoryview, place: int) -> int:
 
 
 def _field(file: memoryview, table: int, index: int) -> int | None:
-    """Returns the position of a table's field; None if the field has its default value."""
+    """Returns the position of a field in a flatbuffer table; None if the field has its default value."""
     fields = table - _number(file, "<i", table)
     place = 4 + 2 * index
     offset = _number(file, "<H", fields + place) if place < _number(file, "<H", fields) else 0

@@ -14,11 +14,11 @@ class EncodingOptions:
     """The options of one encoding. Its name contains all of them."""
 
     kind: Literal["laplacian", "rwse"] = "laplacian"
-    """laplacian: eigenvectors of the normalised Laplacian; rwse: return probabilities of random walks."""
+    """Kind of encoding. laplacian: eigenvectors of the normalised Laplacian. rwse: return probabilities of random walks."""
     dim: int = 16
     """Number of eigenvectors, or of steps of the walk."""
     which: Literal["smallest", "both_ends"] = "smallest"
-    """The choice of eigenvectors: smallest: the `dim` smallest; both_ends: half of them from each end of the spectrum."""
+    """Choice of eigenvectors by their eigenvalues. smallest: the `dim` smallest. both_ends: half of `dim` from each end of the spectrum."""
 
     def __post_init__(self) -> None:
         if self.kind not in ("laplacian", "rwse"):
@@ -34,7 +34,7 @@ class EncodingOptions:
 
 
 def parse_encoding_name(name: str) -> EncodingOptions:
-    """Returns the options of the encoding with this name. Raises ConfigError if the name is not the name of an encoding."""
+    """Parses the name of an encoding into its options. Raises ConfigError if it is not the name of an encoding."""
     match = _NAME.fullmatch(name)
     if match is None:
         raise ConfigError(
@@ -47,17 +47,17 @@ def parse_encoding_name(name: str) -> EncodingOptions:
 
 
 def encoding_dim(name: str) -> int:
-    """Number of columns of the encoding with this name. Raises the errors of `parse_encoding_name`."""
+    """Returns the number of columns of the encoding with this name. Raises the errors of `parse_encoding_name`."""
     return parse_encoding_name(name).dim
 
 
 def encoding_columns(names: tuple[str, ...]) -> int:
-    """Number of columns of all these encodings together."""
+    """Returns the total number of columns of these encodings."""
     return sum(encoding_dim(name) for name in names)
 
 
 def split_encodings(encoding: Any, names: tuple[str, ...]) -> dict[str, Any]:
-    """Splits an array or tensor [n, encoding_columns(names)] into the columns of each encoding, as views by name."""
+    """Splits an array or tensor [n, encoding_columns(names)] into one view per encoding. Returns the views by name."""
     columns, start = {}, 0
     for name in names:
         columns[name] = encoding[:, start : start + encoding_dim(name)]

@@ -1,11 +1,11 @@
-"""Stores encodings: float32 rows for the nodes of a stored graph. They are computed once and then read by name.
+"""Stores encodings. An encoding has a float32 row for each node of a stored graph. It is computed once and then read by name.
 
     data/<snapshot>/part-00000/encodings/<name>.arrow    the rows of the partition's nodes, one fixed-size list each; in a typed graph
                                                          part-00000/<type>/encodings/<name>.arrow, for every type
 
-Storing an encoding publishes a new snapshot with the files of the previous snapshot and the encoding's files. A name (`laplacian-16-smallest`, `rwse-20`)
-has the same meaning for every graph and partitioning. If a graph is ingested again with the same content, it keeps its encodings; with other content, it
-loses them.
+Storing an encoding publishes a new snapshot with the files of the previous snapshot and the encoding's files. A name such as `laplacian-16-smallest` or
+`rwse-20` has the same meaning for every graph and partitioning. If a graph is ingested again, it keeps its encodings if its content is the same, and loses
+them otherwise.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,7 +18,7 @@ from graphmill.storage.format.arrow_files import numpy_column, read_batch
 from graphmill.storage.format.encoding_names import _NAME, encoding_dim, parse_encoding_name
 from graphmill.storage.format.manifest import EncodingEntry, Manifest
 
-# version of every stored encoding: raise it if a change of the code gives other rows for the same options
+# version of every stored encoding; raise it if a change of the code changes the rows for the same options
 ALGORITHM_VERSION = 1
 COLUMN = "encoding"
 
@@ -40,14 +40,14 @@ class StoredFiles(Protocol):
 
 
 def find_encoding(graph: StoredFiles, name: str) -> EncodingEntry | None:
-    """Returns the stored encoding of this name; None if none is stored in this version. Raises ConfigError if the name is not the name of an encoding."""
+    """Returns the stored encoding with this name; None if it is not stored in the current version. Raises ConfigError if no encoding can have this name."""
     parse_encoding_name(name)
     entry = graph.manifest.encodings.get(name)
     return entry if entry is not None and entry.version == ALGORITHM_VERSION else None
 
 
 def stored_encodings(graph: StoredFiles) -> dict[str, EncodingEntry]:
-    """Returns the stored encodings of this version, by name, in ascending order of names."""
+    """Returns the stored encodings of the current version, by name, in ascending order of names."""
     named = {name: find_encoding(graph, name) for name in sorted(graph.manifest.encodings) if _NAME.fullmatch(name)}
     return {name: entry for name, entry in named.items() if entry is not None}
 
@@ -55,9 +55,9 @@ def stored_encodings(graph: StoredFiles) -> dict[str, EncodingEntry]:
 def read_encoding(
     graph: StoredFiles, name: str, entry: EncodingEntry, partition: int, *, verify: bool = False
 ) -> np.ndarray:
-    """float32 [num_owned, dim]: the rows of the nodes of a partition, as a read-only view of the mapped file.
+    """Returns the rows of a partition's nodes, float32 [num_owned, dim], as a read-only view of the mapped file.
 
-    Raises FormatError if the file is missing, truncated, or does not match the graph; with `verify`, also if its checksum is wrong.
+    Raises FormatError if the file is missing or truncated, or does not match the graph. With `verify`, also raises it for a wrong checksum.
     """
     (file,) = entry.files_of(partition)
     path = f"{graph.path}/{file.path}"
@@ -67,9 +67,9 @@ def read_encoding(
 
 
 class StoredEncodings(Mapping[str, np.ndarray]):
-    """The encodings of one partition's nodes by name, float32 [num_owned, dim] each, mapped at first use.
+    """Maps the name of an encoding to the rows of one partition's nodes, float32 [num_owned, dim]. A file is mapped at first use.
 
-    Raises KeyError for an encoding that the graph's snapshot does not have, FormatError for a damaged file. Thread-safe.
+    Raises KeyError for an encoding that the graph's snapshot does not have, and FormatError for a damaged file. Thread-safe.
     """
 
     def __init__(self, graph: StoredFiles, partition: int, *, verify: bool = False) -> None:

@@ -1,6 +1,6 @@
 """Defines the layout of node features in files and messages: all rows of a graph have the same number of bytes.
 
-Therefore only the row's index is needed to find, copy, cache and count a row. A row becomes float32 when it is put into a batch
+Therefore a row can be found, copied, cached and counted by its index alone. A row becomes float32 when it is put into a batch
 (`graphmill.samplers.kernels.features`). docs/decisions/0055-feature-rows-travel-as-stored.md explains why rows have one size.
 """
 
@@ -20,15 +20,16 @@ SCALE_BYTES = 4  # bytes of the float32 scale of an int8 row; the scale comes be
 
 @dataclass(frozen=True)
 class FeatureRows:
-    """The type of the numbers and the layout of a row. The layouts are:
+    """The number type and the layout of a row. The layouts are:
 
-    - `dense`: all numbers. An int8 row x is its scale s = max |x| / 127 and the integers q nearest to x / s. It reads as s · q, so
-      |x - s · q| ≤ max |x| / 254, apart from the rounding of s and s · q in float32 (about 1e-7 · max |x|).
+    - `dense`: all numbers. For an int8 row x, the scale s = max |x| / 127 and the integers q nearest to x / s are stored. Readers compute s · q.
+      The error |x - s · q| is at most max |x| / 254, plus about 1e-7 · max |x| because s and s · q are rounded to float32.
     - `bits`: a bit for each column; only for rows of 0 and 1.
     - `indices`: the column numbers of the ones; only for rows of 0 and 1.
     - `entries`: the nonzero numbers, then their column numbers.
 
-    `indices` and `entries` have room for `slots` numbers, as many as the fullest row has. A shorter row ends with the column number `dim`.
+    `indices` and `entries` have room for `slots` numbers, the count of nonzero numbers in the fullest row. In a shorter row, the free places have the column
+    number `dim`.
     """
 
     dim: int
@@ -69,7 +70,7 @@ class FeatureRows:
         return self.stored_width * self.stored_dtype.itemsize
 
     def check(self, rows: np.ndarray) -> np.ndarray:
-        """Returns the rows. Raises ConfigError if they do not have this layout."""
+        """Returns the rows unchanged. Raises ConfigError if they do not have this layout."""
         if rows.ndim != 2 or rows.shape[1] != self.stored_width or rows.dtype != self.stored_dtype:
             raise ConfigError(
                 f"expected feature rows of {self.stored_width} {self.stored_dtype}, got {rows.dtype} of shape {rows.shape}"
@@ -83,7 +84,7 @@ class FeatureRows:
         if self.layout == "dense":
             return _as_int8(numbers) if self.dtype == "int8" else numbers.astype(self.dtype, copy=False)
         typed = np.ascontiguousarray(numbers, self.dtype if self.layout == "entries" else np.float32)
-        row, column = np.nonzero(_bits(typed))  # -0 is kept
+        row, column = np.nonzero(_bits(typed))  # on bits, so that -0 is kept
         first = np.searchsorted(row, np.arange(len(numbers)))
         slot = np.arange(len(row)) - first[row]
         columns = np.full((len(numbers), self.slots), self.dim, self.column_dtype)
@@ -113,7 +114,7 @@ class FeatureRows:
 
 
 def smallest_rows(dim: int, dtype: FeatureDtype, most_nonzero: int, *, only_zero_or_one: bool) -> FeatureRows:
-    """Returns the lossless layout with the fewest bytes; of two equal layouts the simpler. `most_nonzero`: count of nonzero numbers in the fullest row."""
+    """Returns the lossless layout with the fewest bytes, and the simpler of two equal layouts. `most_nonzero`: count of nonzero numbers in the fullest row."""
     layouts = [FeatureRows(dim, dtype)]
     if only_zero_or_one:
         layouts.append(FeatureRows(dim, dtype, "bits"))
@@ -129,7 +130,7 @@ class RowMeasure:
         self.most_nonzero, self.only_zero_or_one = 0, True
 
     def add(self, numbers: np.ndarray) -> None:
-        """Measures a block, float16 or float32 [k, dim]. -0 counts as neither 0 nor 1."""
+        """Measures a block of rows, float16 or float32 [k, dim]. -0 counts as neither 0 nor 1."""
         if not len(numbers):
             return
         bits = _bits(np.ascontiguousarray(numbers))
@@ -143,11 +144,11 @@ def _bits(numbers: np.ndarray) -> np.ndarray:
 
 
 def _as_int8(numbers: np.ndarray) -> np.ndarray:
-    """uint8 [n, 4 + dim]: scales and integers."""
+    """Returns uint8 [n, 4 + dim]: for each row, its scale and its integers."""
     rows = np.empty((len(numbers), SCALE_BYTES + numbers.shape[1]), np.uint8)
     scale = (np.abs(numbers).max(axis=1, initial=0) / np.float32(MAX_INT8)).astype(np.float32)
     rows[:, :SCALE_BYTES] = scale[:, None].view(np.uint8)
-    # The scale is 0 if all numbers of the row are 0 or below the accuracy of float32.
+    # The scale is 0 if every number of the row is 0, or so small that float32 rounds the scale to 0.
     steps = numbers / np.where(scale > 0, scale, 1)[:, None]
     rows[:, SCALE_BYTES:] = np.rint(steps).clip(-MAX_INT8, MAX_INT8).astype(np.int8).view(np.uint8)
     return rows

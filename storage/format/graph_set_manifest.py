@@ -24,7 +24,7 @@ REJECTS_NAME = "rejects.csv"
 _FILE_NAME = re.compile(r"part-\d{5}/graphs\.arrow|rejects\.csv")
 _INDEX_DTYPES = ("uint8", "uint16", "int32")
 _LABELLED = ("nodes", "pairs")
-ID_KINDS = ("number", "string")  # int64; large strings
+ID_KINDS = ("number", "string")  # stored as int64, or as large strings
 _FEATURE_DTYPES = ("uint8", "int16", "int32", "int64", "float16", "float32")
 
 
@@ -34,7 +34,7 @@ class RowSchema:
 
     dim: int = 0
     dtype: str | None = None
-    categories: tuple[int, ...] = ()  # size of each column's vocabulary, if all columns are categories
+    categories: tuple[int, ...] = ()  # if all columns are categories: the size of each column's vocabulary
 
     @property
     def holds_numbers(self) -> bool:
@@ -53,25 +53,25 @@ class GraphSetManifest:
     num_graphs: int
     num_nodes: int
     num_edges: int  # directed edges: an undirected bond counts twice
-    graph_offsets: tuple[int, ...]  # shard s holds the graphs [offsets[s], offsets[s + 1])
+    graph_offsets: tuple[int, ...]  # shard s holds the graphs [graph_offsets[s], graph_offsets[s + 1])
     node: RowSchema = NO_FEATURES
     edge: RowSchema = NO_FEATURES
     index_dtype: str = "uint16"  # dtype of an edge's ends, which are positions within the edge's graph
     target_names: tuple[str, ...] = ()
-    split_names: tuple[str, ...] = ()  # code c of a graph's split is names[c - 1]; 0: no split
-    labelled: str | None = None  # "nodes": nodes have classes; "pairs": some pairs of nodes have a label, 0 or 1
-    num_classes: int | None = None  # of labelled nodes
-    # names of the classes of nodes, or of the classes of the only target; empty: classes have only numbers
+    split_names: tuple[str, ...] = ()  # a graph with the split code c is in split names[c - 1]; code 0: in no split
+    labelled: str | None = None  # "nodes": nodes have classes; "pairs": some pairs of nodes have a label of 0 or 1
+    num_classes: int | None = None  # number of classes of the labelled nodes
+    # names of the classes of the nodes or of the only target; empty: classes have no names, only numbers
     class_names: tuple[str, ...] = ()
     # type of the graphs' ids in the source, "number" or "string"; None: graphs have no ids except their rows
     id_kind: str | None = None
-    num_rejected: int = 0  # count of the source's rows that are not graphs; rejects.csv lists them
+    num_rejected: int = 0  # number of the source's rows that are not graphs; rejects.csv lists these rows
     statistics: GraphSetStatistics | None = None  # None: the manifest was made by hand, not by the writer
     files: Mapping[str, FileEntry] = field(default_factory=dict)
     provenance: Mapping[str, str] = field(default_factory=dict)
     snapshot: int = 0  # number of the snapshot; 0: not published yet
     created: float = 0.0  # seconds since 1970, by the writer's clock
-    origin: str | None = None  # if this is a copy on a host's disk: the url of the original set
+    origin: str | None = None  # url of the original set, if this set is a copy on a host's disk
 
     @property
     def num_shards(self) -> int:
@@ -86,7 +86,7 @@ class GraphSetManifest:
 
     @property
     def content_hash(self) -> str:
-        """A hash like `Manifest.content_hash`: equal if and only if the stored bytes are equal."""
+        """A hash like `Manifest.content_hash`. Two sets have equal hashes if and only if their stored bytes are equal."""
         return hash_of_files(self.files)
 
     def to_json(self) -> str:
@@ -120,7 +120,7 @@ def parse_any_manifest(text: str, where: str) -> Manifest | GraphSetManifest:
 
 
 def parse_graph_set_manifest(text: str, where: str) -> GraphSetManifest:
-    """Like `parse_any_manifest`, but only for a set."""
+    """Like `parse_any_manifest`, but accepts only the manifest of a set."""
     return _read_set(ManifestReader(text, where))
 
 
@@ -163,7 +163,7 @@ def _read_set(reader: ManifestReader) -> GraphSetManifest:
         if name not in manifest.files:
             reader.fail("files", f"an entry for {name}", "none")
     num_bytes = sum(entry.num_bytes for entry in manifest.files.values())
-    # Each item takes at least one byte, except nodes without features.
+    # Each item takes at least one byte in a file. Only a node without features may take none.
     no_bytes = manifest.num_graphs * (int(np.iinfo(manifest.index_dtype).max) + 1)
     most = dict.fromkeys(("num_graphs", "num_edges", "num_rejected"), num_bytes)
     most["num_nodes"] = num_bytes if manifest.node.dim else no_bytes

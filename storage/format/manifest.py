@@ -1,12 +1,12 @@
 """The manifest of one snapshot of a stored graph: the content of its Arrow partitions, and checksums of all files.
 
-The manifest is the last file that is written and the first that is read. Parsing checks the type and range of every field. File names must
+The manifest is written after all other files and is read before them. Parsing checks the type and range of every field. File names must
 match the format, so a manifest cannot refer to files outside its graph's folder.
 
 `node_types` and `edge_types` are tables. A plain graph has one row in each table. A typed graph has a row for each type of nodes and for each relation.
-`requires` lists features that a reader must support to read the graph. A partition of a typed graph has a folder for each type and each relation, for example
-`part-00000/paper/nodes.arrow` and `part-00000/author--writes--paper/topology.arrow`. A stored encoding has a file for each type. A part is a type, or a
-relation with its target type. It is read as a separate graph (`Manifest.of_part`).
+`requires` lists the format features that a reader must support to read the graph. A partition of a typed graph has a folder for each type and each relation,
+for example `part-00000/paper/nodes.arrow` and `part-00000/author--writes--paper/topology.arrow`. A stored encoding has a file for each type. A part of a
+typed graph is a type, or a relation with its target type. A part is read as a separate graph (`Manifest.of_part`).
 """
 
 import hashlib
@@ -38,7 +38,8 @@ from graphmill.storage.format.statistics import GraphSizes, GraphStatistics, rea
 ONE_GRAPH = "one-graph"
 NODE, EDGE = "node", Relation("node", "edge", "node")  # the only type and the only relation of a plain graph
 
-NAME = r"[A-Za-z0-9_](?:[A-Za-z0-9_.]|-(?=[A-Za-z0-9_.])){0,63}"  # contains no "--", which separates names
+# a name contains no "--", because "--" separates names
+NAME = r"[A-Za-z0-9_](?:[A-Za-z0-9_.]|-(?=[A-Za-z0-9_.])){0,63}"
 PART_NAME = rf"{NAME}(?:--{NAME}){{0,2}}"  # pattern of the folder of a type or a relation
 _FILE_NAME = re.compile(r"part-\d{5}/(topology|out_topology|nodes|ids|features|edges|links)\.arrow")
 _TYPED_FILE_NAME = re.compile(
@@ -46,20 +47,21 @@ _TYPED_FILE_NAME = re.compile(
 )
 _OF_NODES = ("nodes.arrow", "ids.arrow", "features.arrow")
 _ENCODING_FILE = re.compile(rf"part-\d{{5}}/(?:{NAME}/)?encodings/[A-Za-z0-9._-]{{1,128}}\.arrow")
-LABEL_DTYPES = {"class": "int64", "answers": "int8", "value": "float32", "values": "float32"}  # by kind of labels
+# dtype of the stored labels by their kind
+LABEL_DTYPES = {"class": "int64", "answers": "int8", "value": "float32", "values": "float32"}
 
 
 @dataclass(frozen=True)
 class EncodingEntry:
     """One stored encoding of the graph's nodes."""
 
-    version: int  # version of the algorithm that made it
-    # One file for each partition; in a typed graph one file for each partition and type.
+    version: int  # version of the algorithm that computed the encoding
+    # There is one file for each partition, and in a typed graph one file for each partition and type.
     files: Mapping[str, FileEntry] = field(default_factory=dict)
-    provenance: Mapping[str, str] = field(default_factory=dict)  # laplacian: the eigenvalues, separated by spaces
+    provenance: Mapping[str, str] = field(default_factory=dict)  # for laplacian: the eigenvalues, separated by spaces
 
     def files_of(self, partition: int) -> list[FileEntry]:
-        """Returns the file of this partition; in a typed graph its files, one for each type."""
+        """Returns the encoding's files for this partition: one file, or in a typed graph one file for each type."""
         return [each for name, each in self.files.items() if name.startswith(f"{partition_dir(partition)}/")]
 
     def of_part(self, name: str) -> "EncodingEntry":
@@ -70,13 +72,13 @@ class EncodingEntry:
 
 @dataclass(frozen=True)
 class StoredLinks:
-    """Counts, by split code, of the links that are held out from the edges (`graphmill.storage.ingestion.held_out_links`)."""
+    """Counts of held-out links by split code (`graphmill.storage.ingestion.held_out_links`). Held-out links are not among the graph's edges."""
 
     positives: tuple[int, ...]
-    negatives: tuple[int, ...]  # pairs that are not links; all links of a split share them
-    listed: tuple[int, ...]  # count of entries in the lists of negatives that belong to single links
+    negatives: tuple[int, ...]  # count of pairs that are not links; all links of a split share these pairs
+    listed: tuple[int, ...]  # total length of the lists of negatives that belong to single links
     digest: str  # digest of all links; does not depend on partitions
-    reverse: str = ""  # the relation with the reverses of these edges; empty: no such relation, or a plain graph
+    reverse: str = ""  # the relation that holds the reverse edges; empty: there is none, or the graph is plain
 
     def to_tree(self) -> dict[str, Any]:
         return {name: value for name, value in asdict(self).items() if value != ""}
@@ -90,12 +92,12 @@ class GraphPart:
     """A part of a typed graph: the nodes of one type, or the edges of one relation with their targets' columns."""
 
     name: str  # "paper", or "author--writes--paper"
-    # count of nodes of a relation's source type; None: the part is a type and has no lists of edges
+    # number of nodes of a relation's source type; None: the part is a type, which has no lists of edges
     num_sources: int | None
 
 
 class Tables(NamedTuple):
-    """The rows of a typed graph's tables, each as a manifest without files. The row of a relation also has the fields of its target type."""
+    """The rows of a typed graph's tables. Each row is a manifest without files. The row of a relation also has the fields of its target type."""
 
     node_types: dict[str, "Manifest"]
     edge_types: dict[Relation, "Manifest"]
@@ -110,9 +112,9 @@ class Manifest:
     num_nodes: int
     num_edges: int
     partition_offsets: tuple[int, ...]  # partition p owns the ids [offsets[p], offsets[p + 1])
-    num_groups: int = 0  # count of locality groups of nodes; 0: none are stored
+    num_groups: int = 0  # number of locality groups of nodes; 0: no groups are stored
     feature_dim: int = 0
-    # columns of the table that gave the features; empty: an array gave them, or an older version made the graph
+    # columns of the table from which the features were made; empty: they were made from an array, or by an older version
     feature_columns: tuple[FeatureColumn, ...] = ()
     feature_dtype: FeatureDtype | None = None
     feature_layout: FeatureLayout = "dense"  # layout of the stored rows (`graphmill.storage.format.feature_rows`)
@@ -122,19 +124,19 @@ class Manifest:
     relations: tuple[str, ...] = ()
     has_edge_id: bool = False
     has_edge_weight: bool = False
-    has_edge_time: bool = False  # neighbor lists ascend in (time, original id) instead of original id
+    has_edge_time: bool = False  # then neighbor lists ascend in (time, original id), else in original id
     has_node_time: bool = False
-    # or "string": then ids.arrow has the source's ids, and a permanent id is a row in the source
+    # or "string": then ids.arrow has the source's ids, and a node's permanent id is its row in the source
     id_kind: str = "int64"
-    symmetric: bool = False  # every edge has its reverse: lists of in-edges serve as lists of out-edges
-    has_out_edges: bool = False  # lists of out-edges are also stored
-    label_kind: str | None = None  # "class", "answers" (several yes or no), "value", "values" or None
+    symmetric: bool = False  # every edge has its reverse, so lists of in-edges serve as lists of out-edges
+    has_out_edges: bool = False  # whether lists of out-edges are also stored
+    label_kind: str | None = None  # "class", "answers" (several yes/no labels), "value", "values" or None
     num_classes: int | None = None  # number of classes, answers or values
-    # names in the order of the classes, answers or values; empty: they have only numbers
+    # names of the classes, answers or values, in order; empty: they have no names, only numbers
     class_names: tuple[str, ...] = ()
     num_split_sets: int = 0
     links: StoredLinks | None = None  # None: no edge was held out
-    # None: the manifest was made by hand, not by ingestion; a reader: not parsed yet (`measured`)
+    # None: the manifest was made by hand, not by ingestion. A ManifestReader: the statistics are not parsed yet (`measured`).
     statistics: "GraphStatistics | ManifestReader | None" = field(default=None, compare=False, repr=False)
     files: Mapping[str, FileEntry] = field(default_factory=dict, repr=False)
     provenance: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -164,23 +166,23 @@ class Manifest:
 
     @property
     def node_types(self) -> Mapping[str, "Manifest"]:
-        """The rows of the types of nodes; a plain graph has one type."""
+        """The rows of `node_types`, by type. A plain graph has one type."""
         return {NODE: self} if self.tables is None else self.tables.node_types
 
     @property
     def edge_types(self) -> Mapping[Relation, "Manifest"]:
-        """The rows of the relations; a plain graph has one relation."""
+        """The rows of `edge_types`, by relation. A plain graph has one relation."""
         return {EDGE: self} if self.tables is None else self.tables.edge_types
 
     @property
     def rows(self) -> dict[str, "Manifest"]:
-        """All rows by the name of the part; a plain graph has one part with an empty name."""
+        """All rows, by the name of the part. A plain graph has one part, with an empty name."""
         if self.tables is None:
             return {"": self}
         return {**self.node_types, **{str(relation): row for relation, row in self.edge_types.items()}}
 
     def of_part(self, name: str) -> "Manifest":
-        """The manifest of a type of nodes or of a relation, as a separate graph."""
+        """Returns the manifest of one type of nodes, or of one relation, read as a separate graph."""
         return replace(
             self.rows[name],
             files={short: self.files[stored] for short, stored in self.stored_names(name).items()},
@@ -192,7 +194,7 @@ class Manifest:
         )
 
     def stored_names(self, part: str) -> dict[str, str]:
-        """Maps the file names that a part has as a plain graph to its stored file names."""
+        """Maps file names to stored file names: a part is read with the file names of a plain graph, and its files are stored in the part's folder."""
         row, nodes, names = self.rows[part], part.rpartition("--")[2], {}
         for partition in range(self.num_partitions):
             for short in expected_files(row, partition):
@@ -212,7 +214,7 @@ class Manifest:
         return sorted(f"{name} {row.measured.graph_digest}\n" for name, row in self.rows.items())
 
     def data_digest(self, node_type: str, split_set: int) -> str:
-        """Digest of all data that training on this type's nodes reads. Like `graph_digest`, it does not depend on partitions or on the order of types."""
+        """Digest of all data that is read when a model is trained on this type's nodes. It does not depend on partitions or on the order of types."""
         parts = self._part_digests
         of_type = self.node_types[node_type].measured.data_digest(split_set)
         return hashlib.sha256("".join([*parts, of_type]).encode()).hexdigest()[: len(of_type)]
@@ -224,12 +226,12 @@ class Manifest:
 
     @property
     def num_sources(self) -> int:
-        """Number of nodes that neighbor ids refer to: the nodes of the graph, or for a relation the nodes of its source type."""
+        """Number of nodes to which neighbor ids can refer. These are the nodes of the graph, or for a relation the nodes of its source type."""
         return self.num_nodes if self.part is None or self.part.num_sources is None else self.part.num_sources
 
     @property
     def is_one_type(self) -> bool:
-        """Whether the neighbors in a list have the same type as the node that has the list, like in a plain graph."""
+        """Whether a node and the neighbors in its list have the same type, as in a plain graph."""
         return self.part is None or len({*self.part.name.split("--")[::2]}) == 1
 
     @property
@@ -249,7 +251,7 @@ class Manifest:
 
     @cached_property
     def measured(self) -> GraphStatistics:
-        """The statistics, parsed at first use because parsing takes as long as opening the graph.
+        """The statistics. They are parsed at first use, because parsing takes as long as opening the graph.
 
         Raises FormatError if they are damaged, or if the manifest has none because ingestion did not make it.
         """
@@ -267,12 +269,12 @@ class Manifest:
 
     @property
     def content_hash(self) -> str:
-        """SHA-256 over the names and checksums of all files except encodings: equal if and only if the stored bytes are equal."""
+        """SHA-256 over the names and checksums of all files except encodings. Two graphs have equal hashes if and only if these files have equal bytes."""
         return hash_of_files(self.files)
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of all files except encodings."""
+        """Size in bytes of all files except encodings."""
         return sum(entry.num_bytes for entry in self.files.values())
 
     def to_json(self) -> str:
@@ -297,13 +299,13 @@ class Manifest:
         return manifest_json(ONE_GRAPH, self, fields, self.requires)
 
     def _links_tables(self) -> dict[str, Any]:
-        """Counts of held-out links, by relation."""
+        """Counts of held-out links by relation, in the form of the manifest."""
         rows = {str(relation) if self.is_typed else EDGE.name: row.links for relation, row in self.edge_types.items()}
         return {name: links.to_tree() for name, links in rows.items() if links is not None}
 
     @property
     def requires(self) -> list[str]:
-        """Features that a reader must support in addition to those of graphs of version 0.2."""
+        """Format features that a reader must support in addition to the features of version 0.2."""
         if self.is_typed:
             of_rows = sorted({name for row in self.rows.values() for name in row.requires})
             has_out_edges = any(row.has_out_edges for row in self.edge_types.values())
@@ -333,7 +335,7 @@ def _entries(files: Mapping[str, FileEntry]) -> dict[str, dict[str, Any]]:
 
 
 def manifest_json(kind: str, manifest: Any, fields: Mapping[str, Any], requires: Sequence[str] = ()) -> str:
-    """Returns the text of a manifest of this kind: a header, the fields of the kind, provenance, files."""
+    """Returns the text of a manifest: a header, the fields of this kind of manifest, provenance, files."""
     header = {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
@@ -354,11 +356,11 @@ class SnapshotHead:
     kind: str
     snapshot: int
     created: float
-    paths: frozenset[str]  # of all its files
+    paths: frozenset[str]  # paths of all files of the snapshot
 
 
 def parse_head(text: str, where: str) -> SnapshotHead:
-    """Reads the header of a manifest of any kind. Raises FormatError if the text is no manifest."""
+    """Reads the header of a manifest of any kind. Raises FormatError if the text is not a manifest."""
     reader = ManifestReader(text, where)
     tables = [reader, *reader.members("encodings", optional=True).values()]
     paths = frozenset(path for table in tables for path in table.paths())
@@ -413,7 +415,7 @@ def _plain(reader: ManifestReader, name: str, whole: Mapping[str, Any]) -> Manif
 
 
 def _tables(reader: ManifestReader) -> Tables:
-    """The rows of a typed graph's manifest."""
+    """Reads the rows of a typed graph's manifest."""
     statistics = reader.optional_inner("statistics")
     if statistics is None:
         reader.fail("statistics", "those of each type and relation", None)
@@ -455,14 +457,14 @@ def _tables(reader: ManifestReader) -> Tables:
 
 
 def _check_counts(manifest: Manifest, reader: ManifestReader) -> None:
-    """Raises FormatError if the files are too small for the counts. Readers allocate memory by these counts."""
+    """Raises FormatError if the files are too small for the counts in the manifest, because readers allocate memory by these counts."""
     sizes = dict.fromkeys(("nodes", "topology", "links"), 0)
     for name, entry in manifest.files.items():
         kind = name.rpartition("/")[2].removesuffix(".arrow")
         if kind in sizes:
             sizes[kind] += entry.num_bytes
     links = manifest.links
-    least = {  # bytes of a node's id, of one end of an edge, and of both ends of a link
+    least = {  # least size of files: the id of each node, one end of each edge, both ends of each link
         "num_nodes": ("nodes", 8 * manifest.num_nodes),
         "num_edges": ("topology", int(manifest.index_dtype[3:]) // 8 * manifest.num_edges),
         "links": ("links", 8 * sum((*links.positives, *links.negatives, *links.listed)) if links else 0),
@@ -512,7 +514,7 @@ def _edge_fields(edges: ManifestReader) -> dict[str, Any]:
 
 
 def encoding_folders(manifest: Manifest, node_type: str) -> list[str]:
-    """Folders of the encodings of this type's nodes, by partition."""
+    """Returns the folder of this type's encodings in each partition."""
     folder = f"{node_type}/" * manifest.is_typed
     return [f"{partition_dir(index)}/{folder}encodings" for index in range(manifest.num_partitions)]
 
@@ -526,7 +528,7 @@ def _encoding(reader: "ManifestReader", manifest: Manifest) -> EncodingEntry:
 
 
 def _links(reader: "ManifestReader", relations: list[str]) -> dict[str, StoredLinks]:
-    """Reads the held-out links by relation; empty if the field is missing, like in graphs of version 0.2."""
+    """Reads the counts of held-out links by relation. Returns an empty dictionary if the field is missing, as in graphs of version 0.2."""
     links = {}
     for relation, table in reader.members("links", optional=True).items():
         if relation not in relations:
@@ -543,7 +545,7 @@ def _links(reader: "ManifestReader", relations: list[str]) -> dict[str, StoredLi
 
 
 def expected_files(manifest: Manifest, partition: int) -> list[str]:
-    """Names of the files of a partition."""
+    """Returns the names of the files that a partition has."""
     is_stored = {
         "topology": manifest.has_topology,
         "nodes": True,
@@ -556,8 +558,8 @@ def expected_files(manifest: Manifest, partition: int) -> list[str]:
     return [f"{partition_dir(partition)}/{name}.arrow" for name, stored in is_stored.items() if stored]
 
 
-# The fields of `Manifest` in the tables of nodes and edges, with the methods that read them.
-_NODE_NAMES = {"id_kind": "ids"}  # fields of `Manifest` whose stored name differs
+# These tables map fields of `Manifest`, in the rows of nodes and of edges, to the methods that read them.
+_NODE_NAMES = {"id_kind": "ids"}  # maps fields of `Manifest` to their stored names, if these differ
 _NODE_FIELDS: dict[str, Callable[[ManifestReader, str], Any]] = {
     "id_kind": lambda reader, key: reader.word(key, ("int64", "string")),
     "num_nodes": ManifestReader.count,
@@ -573,10 +575,10 @@ _NODE_FIELDS: dict[str, Callable[[ManifestReader, str], Any]] = {
     "num_split_sets": ManifestReader.width,
     "has_node_time": ManifestReader.optional_flag,
 }
-_EDGE_NAMES = {"feature_dim": "edge_feature_dim"}  # stored names whose field of `Manifest` has another name
+_EDGE_NAMES = {"feature_dim": "edge_feature_dim"}  # maps stored names to the fields of `Manifest`, if these differ
 _EDGE_FIELDS: dict[str, Callable[[ManifestReader, str], Any]] = {
     "num_edges": ManifestReader.count,
     "feature_dim": ManifestReader.width,
     **dict.fromkeys(("has_edge_id", "has_edge_weight", "symmetric", "has_out_edges"), ManifestReader.flag),
-    "has_edge_time": ManifestReader.optional_flag,  # graphs of version 0.2 have no times
+    "has_edge_time": ManifestReader.optional_flag,  # optional, because graphs of version 0.2 have no times
 }

@@ -1,4 +1,4 @@
-"""Reads the fields of a manifest. The type and range of every field is checked, and the path of a file must match the format."""
+"""Reads the fields of a manifest. Checks the type and range of every field, and that the paths of files match the format."""
 
 import json
 import re
@@ -11,8 +11,8 @@ from graphmill.storage.filesystem.file_entry import FileEntry
 
 FORMAT = "graphmill-graph"
 FORMAT_VERSION = 2
-# Names in `requires`: graphs of several types; times of edges or nodes, which order the lists; relation numbers as edge features; encodings of types; lists
-# of out-edges of a typed graph's relations.
+# The names in `requires` stand for: several types; times of edges or nodes, which order the lists; relation numbers as edge features; encodings of
+# types; lists of out-edges of a typed graph's relations.
 TYPES, TIMES, RELATIONS = "types", "times", "relations"
 OF_TYPES, OUT_EDGES = "encodings of types", "out-edges of relations"
 _KNOWN = (TYPES, TIMES, RELATIONS, OF_TYPES, OUT_EDGES)
@@ -21,11 +21,11 @@ _ANY_PATH = re.compile(r"data/\d{6,18}-[0-9a-f]{8}/[A-Za-z0-9._/-]{1,256}")
 _SHA256 = re.compile("[0-9a-f]{64}")
 _NAMED = re.compile(r"(?:.*/)?(\d{6,18})\.json", re.DOTALL)
 _MAX_NUMBER = 1.7e308
-_MAX_TEXT = 2**16  # characters
-_MAX_WIDTH = 2**24  # most columns in one row; Arrow's bound is 2^31 - 1
+_MAX_TEXT = 2**16  # most characters of a text
+_MAX_WIDTH = 2**24  # most columns of a row; Arrow allows 2^31 - 1
 _TEXT = f"of at most {_MAX_TEXT} characters"
-_YEAR_10000 = 253402300799.0  # in seconds since 1970
-# `manifest_json` begins and ends the statistics with these texts. JSON strings contain no line break, so no other place in a manifest has these texts.
+_YEAR_10000 = 253402300799.0  # latest date, in seconds since 1970
+# `manifest_json` begins and ends the statistics with these texts. They contain line breaks, which JSON strings do not, so they occur nowhere else.
 _STATISTICS, _END = '\n "statistics": {\n', "\n }"
 
 
@@ -38,7 +38,7 @@ class ManifestReader:
     _statistics: str | None = None  # the text of the statistics, until it is parsed
 
     def __init__(self, text: str, where: str) -> None:
-        """Reads the header. Raises FormatError if the text is no manifest."""
+        """Reads the header. Raises FormatError if the text is not a manifest."""
         text, self._statistics = _cut_statistics(text)
         body = _parse(text, where)
         if not isinstance(body, dict) or body.get("format") != FORMAT:
@@ -93,14 +93,14 @@ class ManifestReader:
         return None if self._body.get(key) is None else self.width(key)
 
     def is_null(self, key: str) -> bool:
-        """Whether the field exists and is null."""
+        """Whether the field exists and has the value null."""
         return key in self._body and self._body[key] is None
 
     def optional_number(self, key: str) -> float | None:
         return None if self.is_null(key) else self.number(key, "a finite number", -_MAX_NUMBER, _MAX_NUMBER)
 
     def newer_number(self, key: str, least: float = -_MAX_NUMBER, most: float = _MAX_NUMBER) -> float | None:
-        """None if the field is null or missing."""
+        """Reads the field. Returns None if it is null or missing."""
         is_none = key not in self._body or self.is_null(key)
         return None if is_none else self.number(key, f"a number from {least:g} to {most:g}", least, most)
 
@@ -122,14 +122,14 @@ class ManifestReader:
         return bool(self._checked(key, "true or false", lambda value: isinstance(value, bool)))
 
     def optional_flag(self, key: str) -> bool:
-        """False if the field is missing."""
+        """Reads a flag. Returns False if the field is missing."""
         return key in self._body and self.flag(key)
 
     def text(self, key: str) -> str:
         return str(self._checked(key, f"a string {_TEXT}", _is_text))
 
     def optional_text(self, key: str) -> str | None:
-        """None if the field is null or missing."""
+        """Reads the field. Returns None if it is null or missing."""
         return None if self._body.get(key) is None else self.text(key)
 
     def only_value(self, key: str, expected: str) -> None:
@@ -166,11 +166,11 @@ class ManifestReader:
         )
 
     def optional_names(self, key: str) -> tuple[str, ...]:
-        """Empty if the field is missing."""
+        """Reads a list of names. Returns an empty tuple if the field is missing."""
         return self.names(key) if key in self._body else ()
 
     def class_names(self, num_classes: int | None) -> tuple[str, ...]:
-        """Returns a name for each class; empty if the field is missing."""
+        """Returns the names of the classes; an empty tuple if the field is missing."""
         names = self.optional_names("class_names")
         if names and len(names) != num_classes:
             self.fail("class_names", f"{num_classes or 'no'} names, one for each class", f"{len(names)} names")
@@ -188,11 +188,11 @@ class ManifestReader:
         return number
 
     def date(self, key: str) -> float:
-        """Seconds since 1970."""
+        """Returns the field's date, in seconds since 1970."""
         return self.number(key, "seconds since 1970", 0, _YEAR_10000)
 
     def inner(self, key: str) -> "ManifestReader":
-        """Returns a reader of the object in this field."""
+        """Returns a reader for the object that this field holds."""
         return self._reader_of(key, self._body.get(key))
 
     def optional_inner(self, key: str) -> "ManifestReader | None":
@@ -211,19 +211,19 @@ class ManifestReader:
         return self._body
 
     def inners(self, key: str, *, optional: bool = False) -> list["ManifestReader"]:
-        """Returns readers of the objects in this field's list. `optional`: the list is empty if the field is missing."""
+        """Returns a reader for each object in this field's list. With `optional`, a missing field counts as an empty list."""
         if optional and key not in self._body:
             return []
         objects = self._checked(key, "a list of objects", _list_of(_is_object))
         return [self._reader_of(f"{key}[{index}]", each) for index, each in enumerate(objects)]
 
     def only(self, key: str) -> "ManifestReader":
-        """Returns a reader of the only object in this field's list."""
+        """Returns a reader for the only object in this field's list."""
         value = self._checked(key, "a list of one object", lambda value: isinstance(value, list) and len(value) == 1)
         return self._reader_of(key, value[0])
 
     def members(self, key: str, *, optional: bool = False) -> dict[str, "ManifestReader"]:
-        """Returns readers of the objects in this field's object, by name. `optional`: there are none if the field is null or missing."""
+        """This field holds an object of named objects. Returns a reader for each, by name. With `optional`, a field that is null or missing counts as empty."""
         if optional and self._body.get(key) is None:
             return {}
         objects = self._checked(key, "an object", _is_object)
@@ -232,7 +232,7 @@ class ManifestReader:
     def _reader_of(self, key: str, value: Any) -> "ManifestReader":
         if not _is_object(value):
             self.fail(key, "an object", value)
-        inner = object.__new__(ManifestReader)  # copy.copy takes twenty times as long
+        inner = object.__new__(ManifestReader)  # copy.copy would take twenty times as long
         inner._body, inner._where = value, f"{self._where}: {key}"
         return inner
 
@@ -246,7 +246,7 @@ class ManifestReader:
         return paths
 
     def offsets(self, key: str = "partition_offsets", total: str = "num_nodes") -> tuple[int, ...]:
-        """Returns ascending integers. The first is 0, and the last is the value of the field `total`."""
+        """Returns a list of ascending integers. The first is 0, and the last equals the field `total`."""
         num_rows, integers = self.count(total), _list_of(lambda value: type(value) is int)
         value = self._checked(key, "a list of at least 2 integers", lambda value: integers(value) and len(value) >= 2)
         if value[0] != 0 or value[-1] != num_rows or not all(a <= b for a, b in pairwise(value)):
@@ -254,7 +254,7 @@ class ManifestReader:
         return tuple(value)
 
     def files(self, file_name: re.Pattern[str]) -> dict[str, FileEntry]:
-        """Returns the entries by name. Checks that every name matches the format and that every path ends in its name."""
+        """Returns the entries of files by name. Checks that every name matches the format and that every path ends in the file's name."""
         paths, entries = self.paths(), {}
         for (name, entry), path in zip(self._body["files"].items(), paths, strict=True):
             if not file_name.fullmatch(name):
@@ -269,11 +269,12 @@ class ManifestReader:
 
 
 def _cut_statistics(text: str) -> tuple[str, str | None]:
-    """Returns the text with null instead of the statistics, and the text of the statistics; None if `manifest_json` did not write this text."""
+    """Returns a manifest's text with null in place of the statistics, and the text of the statistics (None if `manifest_json` did not write the manifest)."""
     start = end = text.find(_STATISTICS)
     if start < 0:
         return text, None
-    while not text.startswith(_END, end - 2):  # a search for the whole of _END would compare at every line
+    while not text.startswith(_END, end - 2):
+        # searching for the whole text _END would be slow, because it begins with a line break
         end = text.find("}", end + 1)
         if end < 0:
             return text, None
@@ -284,7 +285,7 @@ def _cut_statistics(text: str) -> tuple[str, str | None]:
 def _parse(text: str, where: str) -> Any:
     try:
         return json.loads(text)
-    except (ValueError, RecursionError) as error:  # ValueError: no JSON, or a huge number
+    except (ValueError, RecursionError) as error:  # ValueError: the text is not JSON, or has a huge number
         raise FormatError(f"{where}: expected JSON, got broken text ({error}); ingest the graph again") from None
 
 

@@ -12,20 +12,21 @@ from typing import NamedTuple
 from graphmill.storage.format.manifest_reader import ManifestReader
 from graphmill.storage.format.source import SPLIT_NAMES
 
-_DIGEST, _FINGERPRINT = 64, 32  # hexadecimal digits
-MAX_CLASS_COUNTS = 1 << 20  # most stored numbers; if there are more classes or columns, their statistics are not stored
-_LARGEST = 1e39  # more than any float32
+_DIGEST, _FINGERPRINT = 64, 32  # numbers of hexadecimal digits
+# most numbers that are stored for classes or columns; if there are more, they are not stored
+MAX_CLASS_COUNTS = 1 << 20
+_LARGEST = 1e39  # larger than any float32
 
 
 @dataclass(frozen=True)
 class CountStatistics:
     """The distribution of a count over nodes or over graphs."""
 
-    num: int  # of nodes, or graphs
+    num: int  # number of nodes, or of graphs
     total: int
     minimum: int
     maximum: int
-    # how many nodes (or graphs) have the count 0; 1; 2 or 3; 4 to 7; … up to the last nonzero bin
+    # number of nodes (or graphs) whose count is 0; 1; 2 or 3; 4 to 7; …; the last bin is not zero
     histogram: tuple[int, ...]
 
     @property
@@ -35,16 +36,16 @@ class CountStatistics:
 
 @dataclass(frozen=True)
 class ColumnStatistics:
-    """Statistics of the finite values of a feature column in a set of rows; all zeros if there are no finite values."""
+    """Statistics of the finite values of a feature column in a set of rows. All fields are zero if there are no finite values."""
 
     mean: float
-    deviation: float  # divided by the count
+    deviation: float  # standard deviation, computed with division by the count
     nonzero: float  # share of the values that are not 0
 
 
 @dataclass(frozen=True)
 class FeatureStatistics:
-    """Statistics of the stored values. Norms are L2 norms, to 9 digits; rows with a non-finite value are left out."""
+    """Statistics of the stored feature values. Norms are L2 norms of rows, to 9 digits, without rows that have a non-finite value."""
 
     num_values: int
     num_nonzero: int
@@ -54,41 +55,42 @@ class FeatureStatistics:
     maximum: float | None
     mean_norm: float | None
     max_norm: float | None
-    fingerprint: str  # 128-bit hash of all values and their rows; it detects accidents, not attacks
-    # Statistics of the columns in the training rows of each set of splits, one set after another. All rows are used if there are no training rows or no sets.
-    # Empty: there are too many columns, or an older version measured.
+    fingerprint: str  # 128-bit hash of all values and their rows; it detects accidental changes, not attacks
+    # Statistics of each column over the training rows, for one split set after another. All rows are used if there are no training rows or no split sets.
+    # Empty if there are too many columns, or if an older version ingested the graph.
     columns: tuple[ColumnStatistics, ...] = ()
 
     @property
     def sparsity(self) -> float:
-        """Share of zeros."""
+        """Share of the values that are 0."""
         return 1 - self.num_nonzero / self.num_values
 
 
 @dataclass(frozen=True)
 class TargetStatistics:
-    """Statistics of real numbers: their count, mean and standard deviation (divided by the count)."""
+    """Count, mean and standard deviation (with division by the count) of real numbers."""
 
     num_labelled: int
-    mean: float | None  # None: there is no value, or a value is not finite
+    mean: float | None  # None: there are no values, or some value is not finite
     std: float | None
 
 
 @dataclass(frozen=True)
 class SplitStatistics:
-    """Statistics of one set of splits. Tuples of four have an entry for each SPLIT_* code: none, train, valid, test."""
+    """Statistics of one split set. A tuple of four has an entry for each SPLIT_* code: none, train, valid, test."""
 
     num_nodes: tuple[int, ...]
     num_labelled: tuple[int, ...]
-    # For each split: labelled nodes of each class, or for each answer the nodes whose answer is yes. None: no classes, or too many to store.
+    # For each split: the number of labelled nodes of each class, or the number of nodes with a yes for each answer. None: no classes, or too many to store.
     class_counts: tuple[tuple[int, ...], ...] | None
-    training_target: TargetStatistics | None  # if the label of a node is one real number
-    num_training_edges: int | None  # count of edges between two different labelled training nodes; None: no classes
-    num_agreeing_edges: int | None  # count of training edges whose two ends have the same class
-    digest: str  # SHA-256 of the columns permanent id, label, split code, in ascending permanent id
-    # homophily with each edge counted by its weight; None: there are no weights, or negative weights
+    training_target: TargetStatistics | None  # set if a node's label is one real number
+    # number of edges between two different labelled training nodes; None: the graph has no classes
+    num_training_edges: int | None
+    num_agreeing_edges: int | None  # number of these edges whose two ends have the same class
+    digest: str  # SHA-256 of the columns permanent id, label and split code, in ascending order of permanent id
+    # homophily in which each edge counts with its weight; None: edges have no weights, or a weight is negative
     weighted_homophily: float | None = None
-    training_targets: tuple[TargetStatistics, ...] = ()  # if the label of a node is several real numbers
+    training_targets: tuple[TargetStatistics, ...] = ()  # set if a node's label is several real numbers
 
     @property
     def homophily(self) -> float | None:
@@ -98,43 +100,45 @@ class SplitStatistics:
 
 @dataclass(frozen=True)
 class GraphStatistics:
-    """Statistics of one graph. They describe the stored edges, that is after the requested changes: duplicates and self-loops dropped, reverses added."""
+    """Statistics of one graph. They describe the stored edges, after ingestion has dropped duplicates and self-loops and added reverses, if requested."""
 
     in_degree: CountStatistics
-    out_degree: CountStatistics  # for a relation between two types: the out-degrees of the nodes of its source type
-    # count of nodes without any edge; for a relation between two types: count of such nodes of its target type
+    # out-degrees of all nodes; for a relation between two types, of the nodes of its source type
+    out_degree: CountStatistics
+    # number of nodes without any edge; for a relation between two types, only nodes of its target type count
     num_isolated: int
     num_self_loops: int
-    num_duplicate_edges: int  # count of edges that would be dropped as duplicates
-    # whether there are as many edges u -> v as v -> u for all u, v; compared by hashes, wrong with a chance of about 2^-128
+    num_duplicate_edges: int  # number of edges that would be dropped as duplicates
+    # whether for all u, v there are as many edges u -> v as v -> u; found by comparing hashes, wrong with a probability of about 2^-128
     symmetric_edges: bool
-    # whether reverses also have equal weights and features; None: edges have no weights and features
+    # whether the reverse of each edge also has equal weights and features; None: edges have no weights and no features
     symmetric_columns: bool | None
-    edge_fingerprint: str  # 128-bit hash of all edges and their columns; nodes are named by their ranks in permanent id
+    # 128-bit hash of all edges and their columns, in which a node is named by its rank in permanent id
+    edge_fingerprint: str
     feature: FeatureStatistics | None
     num_labelled: int
     class_counts: tuple[int, ...] | None
     splits: tuple[SplitStatistics, ...]
-    node_digest: str  # SHA-256 of the columns permanent id, label, in ascending permanent id
-    # smallest weight of an edge; None: no weights, non-finite weights, or an older version measured
+    node_digest: str  # SHA-256 of the columns permanent id and label, in ascending order of permanent id
+    # smallest weight of an edge; None: edges have no weights, a weight is not finite, or an older version ingested the graph
     least_weight: float | None = None
-    # Statistics of the real-valued features of all edges. Empty: no such features, too many, or an older version measured.
+    # Statistics of the real-valued features of all edges. Empty if there are no such features or too many, or if an older version ingested the graph.
     edge_columns: tuple[ColumnStatistics, ...] = ()
 
     @property
     def symmetric(self) -> bool:
-        """Whether the lists of in-edges, with their columns, equal the lists of out-edges."""
+        """Whether the lists of in-edges and their columns equal the lists of out-edges and their columns."""
         return self.symmetric_edges and self.symmetric_columns is not False
 
     @property
     def graph_digest(self) -> str:
-        """Digest of edges, features, labels and all sets of splits; it does not depend on partitions."""
+        """Digest of edges, features, labels and all split sets. It does not depend on partitions."""
         feature = "" if self.feature is None else self.feature.fingerprint
         named = " ".join((self.edge_fingerprint, feature, self.node_digest, *(split.digest for split in self.splits)))
         return hashlib.sha256(named.encode()).hexdigest()
 
     def data_digest(self, split_set: int) -> str:
-        """Digest of all data that a run learns from: edges, features, labels and this set of splits; it does not depend on partitions."""
+        """Digest of all data that a run learns from: edges, features, labels and this split set. It does not depend on partitions."""
         feature = "" if self.feature is None else self.feature.fingerprint
         named = f"{self.splits[split_set].digest} {self.edge_fingerprint} {feature}"
         return hashlib.sha256(named.encode()).hexdigest()[:16]
@@ -145,25 +149,25 @@ class GraphPartStatistics:
     """Statistics of the graphs of one split."""
 
     num_graphs: int
-    targets: tuple[TargetStatistics, ...]  # by target
+    targets: tuple[TargetStatistics, ...]  # one entry for each target
 
 
 @dataclass(frozen=True)
 class GraphSetStatistics:
-    """Statistics of a set of graphs. `parts`: first the graphs that are in no split, then each split by name."""
+    """Statistics of a set of graphs. The first of `parts` describes the graphs that are in no split; the others describe the splits, by name."""
 
-    nodes: CountStatistics  # per graph
+    nodes: CountStatistics  # number of nodes per graph
     edges: CountStatistics
     parts: tuple[GraphPartStatistics, ...]
     digest: str  # SHA-256 of all columns except ids; does not depend on shards
-    # Statistics of real-valued features in training graphs; in all graphs if there is no training split. Empty: no such features, too many, or an
-    # older version measured.
+    # Statistics of the real-valued features of training graphs, or of all graphs if there is no training split. Empty if there are no such features or
+    # too many, or if an older version ingested the set.
     node_columns: tuple[ColumnStatistics, ...] = ()
     edge_columns: tuple[ColumnStatistics, ...] = ()
 
 
 class GraphSizes(NamedTuple):
-    """The fields of a graph's `Manifest` that must agree with the statistics."""
+    """Fields of a graph's `Manifest` with which the statistics must agree."""
 
     num_nodes: int
     num_sources: int
@@ -176,7 +180,7 @@ class GraphSizes(NamedTuple):
 
 
 class GraphSetSizes(NamedTuple):
-    """The sizes of a set of graphs that must agree with the statistics. `node_dim`, `edge_dim`: number of features."""
+    """Sizes of a set of graphs with which the statistics must agree. `node_dim`, `edge_dim`: number of features of a node and of an edge."""
 
     num_graphs: int
     num_nodes: int
@@ -188,7 +192,7 @@ class GraphSetSizes(NamedTuple):
 
 
 def read_graph_statistics(reader: ManifestReader, sizes: GraphSizes) -> GraphStatistics:
-    """Reads the statistics in a manifest. Raises a FormatError that names the field if a field is wrong, or if numbers contradict each other or `sizes`."""
+    """Reads the statistics in a manifest. If a field is wrong, or numbers contradict each other or `sizes`, raises a FormatError that names the field."""
     num_nodes, num_edges = sizes.num_nodes, sizes.num_edges
     feature_dim, num_sets = sizes.feature_dim, sizes.num_split_sets
     feature = reader.optional_inner("feature")
@@ -300,7 +304,7 @@ def _checked_classes(
     sizes: GraphSizes,
     num_labelled: Sequence[int],
 ) -> tuple[tuple[int, ...], ...]:
-    """Checks that counts by class agree with the counts of labelled nodes. For answers, each count may be at most the count of labelled nodes."""
+    """Checks the numbers of nodes by class: their sum must be the number of labelled nodes. For answers, no number may exceed the number of labelled nodes."""
     num_classes, several = sizes.num_classes, sizes.label_kind == "answers"
     right = len(rows) == len(num_labelled) and all(
         len(row) == num_classes and (max(row, default=0) <= count if several else sum(row) == count)

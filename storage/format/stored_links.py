@@ -1,6 +1,6 @@
-"""Defines the pairs of nodes that a graph stores in addition to its edges: links held out for validation and test, and pairs that are not links.
+"""Defines the pairs of nodes that a graph stores in addition to its edges. Some are links held out for validation and test; the others are not links.
 
-A node is named by its row in the graph's source, that is its rank in ascending permanent id. The row does not depend on partitions.
+A node is named by its row in the graph's source, which is its rank in ascending order of permanent ids. The row does not depend on partitions.
 """
 
 import hashlib
@@ -23,22 +23,22 @@ from graphmill.storage.format.manifest import StoredLinks
 from graphmill.storage.format.source import SPLIT_NAMES, SPLIT_TEST, SPLIT_TRAIN
 
 _DTYPES = {"source": "int64", "destination": "int64", "split": "int8", "is_link": "int8"}
-_OTHERS = ("time", "relation")  # int64 columns, in graphs whose edges have these columns
+_OTHERS = ("time", "relation")  # int64 columns; links have them if the graph's edges have them
 
 
 @dataclass(frozen=True)
 class Links:
-    """Pairs of nodes with their split. A pair is a link or a negative. Links are ranked against the negatives of the same split."""
+    """Pairs of nodes with their splits. A pair is a link or a negative. Evaluation ranks a link against the negatives of its split."""
 
     source: np.ndarray  # int64 [m], rows of nodes
     destination: np.ndarray  # int64 [m]
-    split: np.ndarray  # int8 [m], SPLIT_* codes without SPLIT_NONE
+    split: np.ndarray  # int8 [m], SPLIT_* codes except SPLIT_NONE
     is_link: np.ndarray  # int8 [m]: 1 for a link, 0 for a negative
-    # int64 [m + 1]: only link i uses the negative destinations negative[negative_ptr[i]:negative_ptr[i + 1]]
+    # int64 [m + 1]: negative[negative_ptr[i]:negative_ptr[i + 1]] are negative destinations for link i only
     negative_ptr: np.ndarray
     negative: np.ndarray  # int64
     time: np.ndarray | None = None  # int64 [m], if edges have times
-    relation: np.ndarray | None = None  # int64 [m], in knowledge graphs: the number of the link's relation
+    relation: np.ndarray | None = None  # int64 [m], in knowledge graphs: the relation number of each link
 
     @classmethod
     def of(
@@ -51,7 +51,7 @@ class Links:
         time: np.ndarray | None = None,
         relation: np.ndarray | None = None,
     ) -> "Links":
-        """`split` and `is_link`: one value for all links, or one value for each link. `negative`: int [m, k], or None."""
+        """Makes `Links` from arrays. `split` and `is_link` are one value for all pairs, or one value for each pair. `negative`: int [m, k], or None."""
         source, destination = np.asarray(source, np.int64), np.asarray(destination, np.int64)
         count = len(source)
         width = 0 if negative is None else np.asarray(negative).shape[1]
@@ -70,7 +70,7 @@ class Links:
 
     @property
     def _columns(self) -> dict[str, str]:
-        """Types of the columns that have one number for each link."""
+        """Arrow types of the columns that have one number for each pair."""
         return _DTYPES | {name: "int64" for name in _OTHERS if getattr(self, name) is not None}
 
     def take(self, rows: np.ndarray) -> "Links":
@@ -81,8 +81,8 @@ class Links:
         return Links(**columns, negative_ptr=pointers(counts), negative=self.negative[at])
 
     def canonical(self, *, symmetric: bool) -> "Links":
-        """Sorts by (split, source, destination, relation, time), and keeps each pair of a split once. In a symmetric graph the lower node of a pair
-        comes first, unless the link has a list of negatives, because these negatives belong to the link's source."""
+        """Sorts by (split, source, destination, relation, time), and keeps each pair of a split once. In a symmetric graph the source of a pair becomes the
+        lower node. A link with a list of negatives keeps its source, because the negatives belong to the source."""
         source, destination = self.source, self.destination
         if symmetric:
             swap = (source > destination) & (np.diff(self.negative_ptr) == 0)
@@ -96,7 +96,7 @@ class Links:
         return ordered.take(order[is_new])
 
     def check(self, num_nodes: int, name: str, num_sources: int | None = None) -> None:
-        """Raises DataError for an unknown node, for a link from a node to itself (unless links have relations), and for an unknown split code.
+        """Raises DataError for an unknown node, for an unknown split code, and, unless links have relations, for a link from a node to itself.
 
         `num_sources`: number of nodes of the source type, if links join two types.
         """
@@ -113,7 +113,7 @@ class Links:
             raise DataError(f"{name}: links: expected the splits {', '.join(SPLIT_NAMES[1:])}, got another code")
 
     def check_relations(self, count: int, name: str) -> None:
-        """Raises DataError unless all relation numbers of the links are below `count` (0: the graph and its links have no relations)."""
+        """Raises DataError unless all relation numbers of the links are below `count`. 0 means that the graph and its links have no relations."""
         if (self.relation is None) != (count == 0):
             expected, found = ("relations", "none") if count else ("none with a relation", "some")
             raise DataError(f"{name}: links: expected {expected}, got {found}")
@@ -137,7 +137,7 @@ class Links:
         has_time: bool = False,
         num_relations: int = 0,
     ) -> "Links":
-        """Returns the links of a file as views. Raises FormatError if the file's columns differ from `columns`, or if a node is unknown."""
+        """Returns the links in a file as views. Raises FormatError if the file does not have the expected columns, or if a node is unknown."""
         others = {name: "int64" for name, exists in zip(_OTHERS, (has_time, num_relations), strict=True) if exists}
         columns = {name: numpy_column(batch, name, dtype, path) for name, dtype in (_DTYPES | others).items()}
         negative_ptr, lists = struct_column(batch, "negatives", path)
@@ -151,7 +151,7 @@ class Links:
         return links
 
     def stored(self, reverse: str = "") -> StoredLinks:
-        """Returns the count of each kind by split, and the digest of all links. `reverse`: the relation of the reverse edges."""
+        """Returns the counts of links and negatives by split, and the digest of all links. `reverse`: the relation that holds the reverse edges."""
         digest = hashlib.sha256()
         for field in fields(self):
             if (column := getattr(self, field.name)) is not None:

@@ -1,4 +1,4 @@
-"""Reads sets of many small graphs, such as molecules, from shards of Arrow files. The shards are opened as one store that returns graphs by index.
+"""Reads sets of many small graphs, such as molecules, from shards (Arrow files). The shards are opened as one store, which returns graphs by index.
 
     manifests/000001.json                    kind many-graphs; counts, schema, shards, files with checksums (`graphmill.storage.snapshots.snapshots`)
     data/<snapshot>/part-00000/graphs.arrow  one row per graph: `nodes` (list of feature rows), `edges` (list of source, destination, feature),
@@ -6,8 +6,8 @@
                               `node_label` (list of classes, -1: none), `pairs` (list of two nodes and 0 or 1), `id` (ids of the source)
     data/<snapshot>/rejects.csv              the source's rows that are not graphs, if there are any
 
-Opening maps the files and makes the same checks as `graphmill.storage.graph`: sizes, Arrow structure, pointers, and that both ends of every edge lie in its
-graph. `verify` also checks checksums and categories. `graphmill.samplers.methods.graph_batches.GraphBatchSampler` draws from the store.
+Opening maps the files and checks, like `graphmill.storage.graph`, sizes, Arrow structure and pointers, and that both ends of every edge lie in its graph.
+`verify` also checks checksums and categories. `graphmill.samplers.methods.graph_batches.GraphBatchSampler` draws batches from the store.
 """
 
 import csv
@@ -78,13 +78,13 @@ class GraphShard:
 
 @dataclass(frozen=True)
 class StoredGraphs:
-    """All graphs of a directory, by index 0 … num_graphs - 1, in the order of the source."""
+    """All graphs of a directory. A graph has an index, 0 … num_graphs - 1, in the order of the source."""
 
     url: str
     manifest: GraphSetManifest
     shards: tuple[GraphShard, ...]
 
-    # pickled by its path, so that another process, even in another working directory, maps the same files
+    # Pickling stores only the path. So another process maps the same files, even in another working directory.
     def __reduce__(self):
         return open_graphs, (absolute_url(self.url), self.manifest.snapshot)
 
@@ -100,17 +100,17 @@ class StoredGraphs:
 
     @cached_property
     def num_nodes(self) -> np.ndarray:
-        """int64 [num_graphs]"""
+        """Number of nodes of each graph, int64 [num_graphs]."""
         return _joined([_sizes(shard.node_ptr) for shard in self.shards])
 
     @cached_property
     def num_edges(self) -> np.ndarray:
-        """int64 [num_graphs]: directed edges, so a bond counts twice."""
+        """Number of directed edges of each graph, int64 [num_graphs]. A bond counts twice."""
         return _joined([_sizes(shard.edge_ptr) for shard in self.shards])
 
     @cached_property
     def num_pairs(self) -> np.ndarray:
-        """int64 [num_graphs]: labelled pairs of nodes."""
+        """Number of labelled pairs of nodes of each graph, int64 [num_graphs]."""
         return _joined(
             [
                 np.zeros(shard.num_graphs, np.int64) if shard.pair_ptr is None else _sizes(shard.pair_ptr)
@@ -120,7 +120,7 @@ class StoredGraphs:
 
     @cached_property
     def target(self) -> np.ndarray:
-        """float32 [num_graphs, num_targets]; NaN: missing in the source."""
+        """Targets of each graph, float32 [num_graphs, num_targets]. NaN: the source has no target."""
         return _joined(
             [
                 np.empty((shard.num_graphs, 0), np.float32) if shard.target is None else shard.target
@@ -130,7 +130,7 @@ class StoredGraphs:
 
     @cached_property
     def original_id(self) -> np.ndarray:
-        """int64 [num_graphs]: the row in the source, from 0; the header and empty lines do not count."""
+        """Row of each graph in the source, int64 [num_graphs], from 0. The header and empty lines do not count."""
         return _joined([shard.original_id for shard in self.shards])
 
     @property
@@ -143,7 +143,7 @@ class StoredGraphs:
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """Names of the classes, in order; empty if the classes have only numbers."""
+        """Names of the classes, in order. Empty if the classes have no names, only numbers."""
         return self.manifest.class_names
 
     @property
@@ -151,28 +151,28 @@ class StoredGraphs:
         return self.manifest.split_names
 
     def split(self, name: str) -> np.ndarray:
-        """int64: the indices of the graphs of this part, ascending. Raises ConfigError for an unknown part."""
+        """Returns the indices of the graphs in this part of the split (int64, ascending). Raises ConfigError for an unknown part."""
         if name not in self.split_names:
             raise ConfigError(f"{self.url}: expected a split of {', '.join(self.split_names) or 'none'}, got {name!r}")
         return self._with_code(self.split_names.index(name) + 1)
 
     def unsplit(self) -> np.ndarray:
-        """int64: the indices of the graphs that are in no part, ascending."""
+        """Returns the indices of the graphs that are in no part of the split (int64, ascending)."""
         return self._with_code(0)
 
     def _with_code(self, code: int) -> np.ndarray:
         return np.flatnonzero(_joined([shard.split for shard in self.shards]) == code)
 
     def node_labels(self, split: str) -> np.ndarray:
-        """int16: the node classes of this part's graphs, -1: none. For sets whose nodes are labelled."""
+        """Returns the node classes of this part's graphs (int16; -1: none). Only for sets whose nodes are labelled."""
         return self._rows_of(split, "node_label", "node_ptr")[:, 0]
 
     def pair_labels(self, split: str) -> np.ndarray:
-        """int32: 1 or 0 for each labelled pair of this part's graphs. For sets whose pairs are labelled."""
+        """Returns 1 or 0 for each labelled pair of this part's graphs (int32). Only for sets whose pairs are labelled."""
         return self._rows_of(split, "pairs", "pair_ptr")[:, 2]
 
     def _rows_of(self, split: str, rows: str, ptr: str) -> np.ndarray:
-        """Returns the rows that belong to this part's graphs. `rows`, `ptr`: names of the column and of its pointers in each shard."""
+        """Returns a column's rows that belong to this part's graphs. `rows`, `ptr`: names of the column and of its pointers in each shard."""
         code = self.split_names.index(split) + 1
         chosen = ((shard, np.repeat(shard.split == code, np.diff(getattr(shard, ptr)))) for shard in self.shards)
         return np.concatenate([getattr(shard, rows)[kept] for shard, kept in chosen])
@@ -213,7 +213,7 @@ class StoredGraphs:
         return packed if packed.node_label is None else replace(packed, node_label=packed.node_label[:, 0])
 
     def _by_shard(self, graph: np.ndarray) -> Iterator[tuple[GraphShard, np.ndarray, np.ndarray]]:
-        """Yields (shard, indices in the shard, positions in `graph`) for each shard that has any of these graphs."""
+        """Yields (shard, indices in the shard, positions in `graph`) for each shard that holds some of these graphs."""
         if len(self.shards) == 1:
             yield self.shards[0], graph, np.arange(len(graph))
             return
@@ -238,7 +238,7 @@ class StoredGraphs:
         return [Reject(int(line), text, reason) for line, text, reason in rows]
 
     def verify(self) -> None:
-        """Reads every byte. Checks the checksums, and that categories lie in their vocabularies. Raises FormatError at the first damage."""
+        """Reads every byte. Checks checksums, and checks that every category lies in its column's vocabulary. Raises FormatError at the first damage."""
         filesystem, path = split_url(self.url)
         self.rejects()
         for index in range(self.manifest.num_shards):
@@ -280,7 +280,7 @@ def shard_batch(
     original_id: np.ndarray | None = None,
     ids: pa.Array | None = None,
 ) -> pa.RecordBatch:
-    """The columns of graphs.arrow. `split`: int8 [g] codes, by default 0 (none); `original_id`: int64 [g], by default 0, 1, 2 …; `ids`: the source's ids."""
+    """Returns the columns of graphs.arrow. `split`: int8 [g] codes (default: 0, none). `original_id`: int64 [g] (default: 0, 1 …). `ids`: the source's ids."""
     num_graphs, feature = len(graphs.num_nodes), graphs.node_feature
     nodes = pa.nulls(int(graphs.num_nodes.sum())) if feature is None else _column(feature)
     ends = zip(("source", "destination"), graphs.edge_index, strict=True)
@@ -368,7 +368,7 @@ def _ids(batch: pa.RecordBatch, kind: pa.DataType, where: str) -> pa.Array:
 
 
 def _node_labels(batch: pa.RecordBatch, node_ptr: np.ndarray, manifest: GraphSetManifest, where: str) -> np.ndarray:
-    """int16 [n, 1]"""
+    """Returns the classes of nodes, int16 [n, 1]."""
     label_ptr, labels = list_column(batch, "node_label", where)
     label = numpy_column(pa.RecordBatch.from_arrays([labels], ["node_label"]), "node_label", "int16", where)
     if not np.array_equal(label_ptr, node_ptr):
@@ -421,7 +421,7 @@ def _copy_rows(
 
 
 def _sizes(ptr: np.ndarray) -> np.ndarray:
-    """Returns the sizes of the lists between these pointers. Raises FormatError if the mapped pointers do not ascend any more."""
+    """Returns the sizes of the lists between these pointers. Raises FormatError if the mapped pointers no longer ascend."""
     sizes = np.diff(ptr)
     if len(sizes) and sizes.min() < 0:
         raise damaged("graphs")

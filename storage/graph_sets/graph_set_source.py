@@ -1,4 +1,4 @@
-"""Defines the interface between importers of many graphs and `write_graphs`: a stream of graphs, and the properties that all graphs share."""
+"""Defines the interface between importers of many graphs and `write_graphs`. A source has a stream of graphs, and the properties that all graphs share."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -17,9 +17,9 @@ from graphmill.storage.graph_sets.packed_graphs import PackedGraphs
 
 @dataclass(frozen=True)
 class RawGraph:
-    """One graph, in the form in which a source gives it."""
+    """One graph, as a source gives it, not yet checked."""
 
-    split: int  # code c means split_names[c - 1] of the info; 0: in no part
+    split: int  # code c: the graph is in split_names[c - 1] of the info; 0: in no part
     num_nodes: int
     edge_index: np.ndarray  # integer [2, m]
     node_feature: np.ndarray | None = None  # [n, dim]
@@ -35,11 +35,11 @@ class GraphSetSource:
 
     info: GraphSetInfo
     graphs: Callable[[], Iterator[RawGraph]]
-    num_graphs: int | None = None  # a hint
+    num_graphs: int | None = None  # an estimate
 
 
 def shards(source: GraphSetSource, most: int, progress: Progress) -> Iterator[pa.RecordBatch]:
-    """Yields shards of at most `most` checked graphs. For a graph that does not match the info, raises a DataError with the graph's index."""
+    """Yields shards of at most `most` checked graphs. If a graph does not match the info, raises a DataError with the graph's index."""
     numbered = enumerate(source.graphs())
     while block := list(islice(numbered, most)):
         yield _shard(source.info, block)

@@ -1,4 +1,4 @@
-"""Writes many small graphs as a snapshot of shards. The whole snapshot appears at once, or nothing appears."""
+"""Writes many small graphs as a snapshot of shards. The snapshot becomes visible as a whole, or not at all."""
 
 import csv
 from collections import Counter
@@ -53,10 +53,10 @@ def write_graphs(
     scratch: str | None = None,
     narrowed: Callable[[GraphSetInfo], GraphSetInfo] = lambda info: info,
 ) -> GraphSetManifest:
-    """Writes each batch (columns of `graphmill.storage.graph_sets.graph_set.shard_batch`) as a shard. Only one batch is in memory at a time.
+    """Writes each batch as a shard. A batch has the columns of `graphmill.storage.graph_sets.graph_set.shard_batch`. Memory holds one batch at a time.
 
-    `rejects` are read after all shards. Then `narrowed` may reduce the schemas and classes of the info to the values that occurred. `scratch`: a local
-    directory for temporary files before the upload to a remote `url`. Raises ConfigError if `url` cannot be used, DataError if there is no graph,
+    `rejects` are read after all shards. Then `narrowed` may reduce the schemas and classes of the info to the values that occurred. `scratch` is a local
+    directory for the files before they are uploaded to a remote `url`. Raises ConfigError if `url` cannot be used, DataError if there is no graph,
     ConflictError if another writer published first, FormatError if writing fails.
     """
     with write_snapshot(url, overwrite=overwrite, scratch=scratch) as writer:

@@ -1,4 +1,4 @@
-"""Defines packed graphs: arrays with several small graphs one after another. A store of many graphs takes and returns packed graphs."""
+"""Defines packed graphs: arrays that hold several small graphs one after another. A store of many graphs takes and returns packed graphs."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class PackedGraphs:
-    """Several graphs one after another. The ends of an edge are positions within the edge's graph."""
+    """Arrays that hold several graphs one after another. The ends of an edge are positions of nodes within the edge's graph."""
 
     num_nodes: np.ndarray  # int64 [g]
     num_edges: np.ndarray  # int64 [g]
@@ -17,5 +17,5 @@ class PackedGraphs:
     target: np.ndarray | None  # [g, …]
     node_label: np.ndarray | None = None  # int16 [sum(num_nodes)], -1: none
     num_pairs: np.ndarray | None = None  # int64 [g]
-    # int32 [sum(num_pairs), 3]: two nodes of the graph, and the label: 1 for a pair that belongs together, else 0
+    # int32 [sum(num_pairs), 3]: two nodes of a graph, and the pair's label: 1 if the two nodes belong together, else 0
     pairs: np.ndarray | None = None

@@ -8,8 +8,8 @@ from graphmill.core.compile_cache import compiled
 
 @compiled
 def copy_rows(ptr, graph, row_bytes, source, place, out_ptr, out):
-    """Copies the rows [ptr[g], ptr[g + 1]) of every graph g to the rows from out_ptr[place] on. Stops and returns False if `ptr` does not match `out_ptr` and
-    `source` any more. `source`, `out`: flat uint8 arrays."""
+    """Copies the rows [ptr[g], ptr[g + 1]) of each requested graph g to the rows of `out` from out_ptr[place] on. Stops and returns False if `ptr` no longer
+    matches `out_ptr` and `source`. `source`, `out`: flat uint8 arrays."""
     for i in range(len(graph)):
         start, to = ptr[graph[i]] * row_bytes, out_ptr[place[i]] * row_bytes
         length = out_ptr[place[i] + 1] * row_bytes - to

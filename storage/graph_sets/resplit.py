@@ -1,4 +1,4 @@
-"""Draws a new split for a set of graphs during ingestion; it replaces the source's split."""
+"""Draws a new split for a set of graphs during ingestion. The new split replaces the source's split."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
@@ -12,16 +12,17 @@ from graphmill.storage.graph_sets.graph_set_writer import GraphSetInfo
 from graphmill.storage.splits.drawn_split import draw_split
 from graphmill.storage.splits.split_options import SplitOptions
 
-Batches = Callable[[], Iterable[pa.RecordBatch]]  # returns the shards; each call returns the same shards
-Groups = Callable[[np.ndarray], np.ndarray]  # maps rows of the source (int64 [n]) to one integer per row, the group
+Batches = Callable[[], Iterable[pa.RecordBatch]]  # a function that returns the shards, the same shards at each call
+# a function that maps rows of the source (int64 [n]) to the group of each row, an integer
+Groups = Callable[[np.ndarray], np.ndarray]
 Resplit = tuple[GraphSetInfo, Iterable[pa.RecordBatch]]
 
 
 def resplit(info: GraphSetInfo, batches: Batches, options: SplitOptions, groups: Groups | None = None) -> Resplit:
-    """Returns the shards with a new split of the graphs that have a target; if nodes or pairs are labelled, of all graphs. Graphs without a target are in
-    no part. `groups`: returns the scaffolds of molecules.
+    """Returns the info and the shards with a new split. If nodes or pairs are labelled, all graphs are split. Otherwise graphs that have a target are split,
+    and the others are in no part. `groups` returns the scaffolds of molecules.
 
-    Raises ConfigError if the set cannot be split in this manner, DataError if there are fewer than two graphs or scaffolds to divide.
+    Raises ConfigError if the set cannot be split as the options ask, and DataError if there are fewer than two graphs or scaffolds to divide.
     """
     row, target, _ = _columns(info, batches)
     chosen = np.ones(len(row), bool) if info.labelled else ~np.isnan(target).all(axis=1)
@@ -38,8 +39,8 @@ def resplit(info: GraphSetInfo, batches: Batches, options: SplitOptions, groups:
 
 
 def fill_parts(info: GraphSetInfo, batches: Batches, groups: Groups) -> Resplit:
-    """Returns the shards unchanged if the training and the validation part have graphs with a target, or if there are fewer than two groups. Otherwise splits
-    80/10/10 without dividing a group."""
+    """Splits the graphs 80/10/10 without dividing a group. Returns the shards unchanged if both the training and the validation part have graphs with a target,
+    or if there are fewer than two groups."""
     row, target, codes = _columns(info, batches)
     known, label = ~np.isnan(target).all(axis=1), groups(row)
     if {SPLIT_TRAIN, SPLIT_VALID} <= set(codes[known].tolist()) or len(np.unique(label[known])) < 2:
@@ -50,7 +51,7 @@ def fill_parts(info: GraphSetInfo, batches: Batches, groups: Groups) -> Resplit:
 
 
 def _columns(info: GraphSetInfo, batches: Batches) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns (int64 [n] rows of the source, float32 [n, num_targets] targets, int8 [n] split codes)."""
+    """Returns the graphs' rows in the source (int64 [n]), targets (float32 [n, num_targets]) and split codes (int8 [n])."""
     names = ("original_id", "split", *(("target",) if info.target_names else ()))
     table = pa.Table.from_batches([batch.select(names) for batch in batches()])
     target = table["target"].combine_chunks().flatten().to_numpy() if info.target_names else np.empty(0, np.float32)

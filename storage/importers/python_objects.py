@@ -1,6 +1,6 @@
-"""Graphs, sets of graphs and tables of Python libraries: finds the reader of an object by its type.
+"""Ingests graphs, sets of graphs and tables of Python libraries. Finds the reader of an object by its type.
 
-Readers are imported when they are used, since an import of any module in `storage.importers`, such as options of a command line, imports this module.
+Readers are imported when they are used. Importing any module in `storage.importers`, for example the options of a command, also imports this module.
 """
 
 import json
@@ -42,13 +42,14 @@ def ingest(
     progress: "Progress | None" = None,
     **columns: Any,
 ) -> "Manifest | GraphSetManifest":
-    """Writes a graph, or a set of graphs, of any library under `url`, as a snapshot, and returns the manifest.
+    """Writes a graph, or a set of graphs, from any library as a snapshot under `url`. Returns the manifest.
 
-    `columns` are the options of the object's reader: `pyg_graph`, `typed_pyg_graph`, `dgl_graph`, `typed_dgl_graph`, `ingest_graphs` or `matrix_graph`; for
-    NetworkX graphs and tables the fields of `EdgeListOptions`. Tables of several types have the form of `graph.yaml`, with a table in place of each file name.
-    Every reader takes `SplitOptions` as `split`.
+    `columns` are the options of the object's reader: `pyg_graph`, `typed_pyg_graph`, `dgl_graph`, `typed_dgl_graph`, `ingest_graphs` or `matrix_graph`. For
+    NetworkX graphs and tables they are the fields of `EdgeListOptions`. Tables of several types are given as in `graph.yaml`, with a table in place of each
+    file name. Every reader takes `SplitOptions` as `split`.
 
-    Raises ConfigError for an option that the reader does not have, DataError for an object that no reader takes, and the errors of the reader and the writer.
+    Raises ConfigError for an option that the reader does not have, and DataError for an object that no reader takes. Also raises the errors of the reader and
+    the writer.
     """
     from graphmill.storage.ingestion.ingest import ingest as write
 
@@ -73,7 +74,7 @@ def ingest(
 
 
 def is_set(data: Any) -> bool:
-    """Whether `data` is many graphs: a list, an iterator, or a data set of more than one graph."""
+    """Whether `data` holds many graphs: it is a list, an iterator, or a data set with more than one graph."""
     is_data_set = any(base.__name__.endswith("Dataset") for base in type(data).__mro__)
     return isinstance(data, list | tuple | Iterator) or (is_data_set and len(data) != 1)
 
@@ -82,7 +83,7 @@ def is_set(data: Any) -> bool:
 def graph_source(
     data: Any = None, *, edges: Any = None, nodes: Any = None, **columns: Any
 ) -> "Iterator[GraphSource | TypedSource]":
-    """The source of a graph of any library, valid inside the context. Raises as `ingest`."""
+    """Makes a source from a graph of any library. The source is valid inside the context. Raises the errors of `ingest`."""
     from graphmill.storage.format.source import TypedSource
     from graphmill.storage.importers.memory.from_dgl import dgl_graph, typed_dgl_graph
     from graphmill.storage.importers.memory.from_pyg import pyg_graph, typed_pyg_graph
@@ -121,7 +122,7 @@ def graph_source(
 
 @contextmanager
 def _folder_of_tables() -> Iterator[Path]:
-    """A temporary folder. Errors name its files without their path: edges, nodes, nodes-0 …"""
+    """Makes a temporary folder for tables. Error messages name its files without path and ending: edges, nodes, nodes-0 …"""
     with TemporaryDirectory() as folder:
         try:
             yield Path(folder)
@@ -142,10 +143,10 @@ def matrix_graph(
     label_kind: str = "auto",
     name: str = "matrix",
 ) -> "ArrayGraph":
-    """The graph of a scipy sparse adjacency matrix: entry [i, j] is an edge from i to j. Entries are weights unless all are 1; repeated entries are summed.
+    """Makes a source from a scipy sparse matrix. Entry [i, j] is an edge from i to j. Entries are weights unless all are 1. Repeated entries are summed.
 
-    `x`, `y`, `split` (codes, names, or rows or masks under train, valid and test), `node_time` and `ids` (strings) have a row for each node.
-    Raises DataError for a matrix that is not square, and as `ArrayGraph`.
+    `x`, `y`, `node_time`, `ids` (strings) and `split` (codes or names) have a row for each node. `split` may also be rows or masks under train, valid and
+    test. Raises DataError for a matrix that is not square, and in the cases of `ArrayGraph`.
     """
     import numpy as np
 
@@ -155,7 +156,7 @@ def matrix_graph(
         raise DataError(f"{name}: expected a square adjacency matrix, got shape {list(matrix.shape)}")
     entries = matrix.tocoo()
     if entries.dtype.kind in "biu":
-        entries = entries.astype(np.float64)  # 200 + 200 is 144 in uint8
+        entries = entries.astype(np.float64)  # because sums may overflow: 200 + 200 is 144 in uint8
     entries = entries.tocsr().tocoo()
     if not isinstance(split, Mapping) and np.ndim(split) == 1 and np.asarray(split).dtype.kind in "iu":
         split = np.asarray(split)[:, None]
@@ -195,7 +196,7 @@ def _is_table(data: Any) -> bool:
 
 
 def _tables(edges: Any, nodes: Any, folder: Path, columns: Mapping[str, Any]) -> "GraphSource":
-    """The graph of a table of edges and a table of nodes, which `EdgeListGraph` reads from files in `folder`."""
+    """Makes a source from a table of edges and a table of nodes. Writes them to files in `folder`, from which `EdgeListGraph` reads."""
     from graphmill.storage.importers.tables.edge_list import EdgeListGraph
 
     _check_names("tables", [field.name for field in fields(EdgeListOptions) if field.name != "nodes"], columns)
@@ -224,7 +225,7 @@ def _typed_tables(nodes: Any, edges: Any, folder: Path, columns: Mapping[str, An
 
 
 def _with_file(options: Mapping[str, Any], folder: Path, name: str) -> dict[str, Any]:
-    """The options with the name of a file that holds the table."""
+    """Writes the table in the options to a file. Returns the options with the file's name in place of the table."""
     from graphmill.storage.importers.columns.column_roles import NO_ID
 
     table = options.get("file")
@@ -236,7 +237,7 @@ def _with_file(options: Mapping[str, Any], folder: Path, name: str) -> dict[str,
 
 
 def _with_ids(nodes: Any, id_column: str | None) -> Any:
-    """A table of nodes. If the index of a pandas table holds the ids it becomes a column. Raises DataError for an index that gives the rows another order."""
+    """Returns a table of nodes. If a pandas index holds the ids, it becomes a column. Raises DataError if the index may give the rows another order."""
     from graphmill.storage.importers.columns.column_roles import key_place
 
     if not hasattr(nodes, "iloc"):
@@ -263,7 +264,7 @@ def _stored(table: Any, path: Path) -> str:
 
 
 def _as_table(table: Any) -> "pa.Table":
-    """A table of pandas (an index with names becomes columns), polars, Arrow, or a mapping of columns. Raises DataError for other objects."""
+    """Converts a table of pandas, polars or Arrow, or a mapping of columns, to Arrow. A named pandas index becomes columns. Else raises DataError."""
     import pyarrow as pa
 
     try:
@@ -286,7 +287,7 @@ def _as_table(table: Any) -> "pa.Table":
 
 
 def _networkx_graph(graph: Any, folder: Path, columns: Mapping[str, Any]) -> "GraphSource":
-    """The nodes and edges of a NetworkX graph as tables, attributes as columns. The nodes' names are ids; the attribute `weight` of edges is their weight."""
+    """Makes a source from a NetworkX graph. Attributes become columns. The names of nodes are ids. The attribute `weight` of an edge is its weight."""
     nodes, edges = list(graph.nodes(data=True)), list(graph.edges(data=True))
     names: list[Any] = [name for name, _ in nodes]
     is_number = all(isinstance(name, int) for name in names)
@@ -303,7 +304,7 @@ def _networkx_graph(graph: Any, folder: Path, columns: Mapping[str, Any]) -> "Gr
 
 
 def _free(name: str, taken: Iterable[Any]) -> str:
-    """A name that no attribute has."""
+    """Returns `name`, with a prefix if an attribute already has this name."""
     return _free(f"networkx_{name}", taken) if name in map(str, taken) else name
 
 

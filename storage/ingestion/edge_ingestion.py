@@ -1,7 +1,7 @@
-"""Writes the edges of one relation into the partitions of their targets. It spills the edges into buckets of consecutive targets, sorts and measures each
+"""Writes the edges of one relation into the partitions of their targets. Spills the edges into buckets of consecutive targets, sorts and measures each
 bucket, and writes neighbor lists.
 
-A plain graph has one relation, whose sources and targets are the same nodes.
+A plain graph has one relation. Its source nodes and target nodes are the same.
 """
 
 from collections import Counter
@@ -35,12 +35,12 @@ from graphmill.storage.ingestion.numbering import Numbering
 from graphmill.storage.snapshots.snapshot_writer import SnapshotWriter
 from graphmill.storage.statistics.graph_measures import EdgeMeasure, EdgeSums, NodeColumns
 
-_NO_TIME = np.int64(np.iinfo(np.int64).min)  # numpy's NaT
+_NO_TIME = np.int64(np.iinfo(np.int64).min)  # numpy's NaT (no time)
 
 
 class EdgeIngestion:
-    """Ingests `edges` from nodes of `sources` to nodes of `targets` (the same object for one type). `times`: times of the source nodes and of the target nodes,
-    or None. `folder`: name of the folder for the files, in each partition and in the writer's scratch directory."""
+    """Ingests `edges`, which lead from nodes of `sources` to nodes of `targets` (the same object if there is one type). `times`: times of the source nodes and
+    of the target nodes, or None. `folder`: name of the folder for the files, in each partition and in the writer's scratch directory."""
 
     def __init__(
         self,
@@ -60,13 +60,13 @@ class EdgeIngestion:
         self.is_one_type = sources is targets
         undirected = options.undirected
         self.add_reverse = self.is_one_type and (self.info.undirected_once if undirected is None else undirected)
-        # A source that gives each undirected edge once has no duplicates to drop. A directed source may have both directions of an edge.
+        # If the source gives each undirected edge once, there are no duplicates to drop. A directed source may have both directions of an edge.
         self.sum_duplicates = self.add_reverse and not self.info.undirected_once and not options.drop_duplicates
         self.drop_duplicates = options.drop_duplicates or self.sum_duplicates
         self.drop_self_loops = self.is_one_type and options.drop_self_loops
         self.symmetric = self.is_one_type and (self.add_reverse or self.info.symmetric)
         self.out_edges = options.out_edges and self.is_one_type and not self.symmetric
-        # An edge without a time gets the later time of its two ends.
+        # An edge without a time gets the later of the times of its two ends.
         self.times = (None, None) if self.info.has_edge_time else times
         self.has_edge_time = self.info.has_edge_time or any(time is not None for time in self.times)
         self._check_relations()
@@ -77,10 +77,10 @@ class EdgeIngestion:
             feature_dim=self.info.edge_feature_dim,
         )
         num_threads = num_cores() if options.num_threads is None else options.num_threads
-        self.num_threads = num_threads if num_threads > 1 else 0  # threads in addition to this thread
+        self.num_threads = num_threads if num_threads > 1 else 0  # number of threads in addition to this thread
 
     def _check_relations(self) -> None:
-        """Edges with relation numbers cannot have times, added reverses or dropped duplicates: raises DataError or ConfigError if they do."""
+        """Raises DataError or ConfigError if edges have relation numbers, and also have times, added reverses or dropped duplicates."""
         name, relations = self.info.name, self.info.relations
         if not relations:
             return
@@ -99,12 +99,12 @@ class EdgeIngestion:
             )
 
     def write(self, nodes: NodeColumns, feature: FeatureStatistics | None) -> tuple[GraphStatistics, dict[str, Any]]:
-        """Writes the lists of every partition. Returns the statistics of the edges and of the columns of their targets, and the manifest's fields for edges."""
+        """Writes the lists of every partition. Returns the statistics of the edges and of the target nodes' columns, and the manifest's fields for edges."""
         num_partitions = self.targets.num_partitions
         self.progress("edges", 0, self.info.num_edges)
         buckets = {"topology": self._new_buckets("edges", self.columns)}
         if self.out_edges:
-            # Features are stored only with the in-edges. Out-edges refer to them by edge id.
+            # Features are stored only with in-edges. Lists of out-edges refer to them by edge id.
             of_out_edges = {name: kind for name, kind in self.columns.items() if name != "feature"}
             buckets["out_topology"] = self._new_buckets("out_edges", of_out_edges)
         self._spill_edges(buckets)
@@ -114,7 +114,7 @@ class EdgeIngestion:
             nodes,
             num_edge_columns=self.info.has_edge_weight + 2 * self.has_edge_time + self.info.edge_feature_dim,
             edge_dim=0 if self.info.relations else self.info.edge_feature_dim,
-            is_symmetric=self.symmetric,  # if the source's claim is false, an error is raised below
+            is_symmetric=self.symmetric,  # the source's claim; if it is false, an error is raised below
             num_sources=None if self.is_one_type else self.sources.num_nodes,
             max_edges=sum(buckets["topology"].num_spilled(partition) for partition in range(num_partitions)),
         )
@@ -137,7 +137,7 @@ class EdgeIngestion:
 
     @property
     def provenance(self) -> dict[str, str]:
-        """Describes the changes that were made to the source's edges."""
+        """Describes, for the manifest's provenance, how ingestion changed the source's edges."""
         return {
             "reverse_edges_added": str(self.add_reverse).lower(),
             "duplicates": "summed" if self.sum_duplicates else "first" if self.drop_duplicates else "kept",
@@ -159,7 +159,7 @@ class EdgeIngestion:
         )
 
     def _spill_edges(self, all_buckets: dict[str, EdgeBuckets]) -> None:
-        """Reads the source's edges once, checks them, and spills them by partition and destination (out-edges: by source node)."""
+        """Reads the source's edges once, checks them, and spills them by partition and destination. For lists of out-edges, by partition and source."""
         buckets, id_of_row = all_buckets["topology"], self.targets.id_of_row
 
         def group(numbered: tuple[int, EdgeChunk]) -> dict[str, GroupedEdges]:
@@ -189,14 +189,14 @@ class EdgeIngestion:
                 self.progress("edges", done, self.info.num_edges)
 
     def _checked_edges(self, first: int, chunk: EdgeChunk) -> SpilledEdges:
-        """Checks a chunk of edges, and returns its edges. `first`: index of the chunk's first edge. Raises DataError."""
+        """Checks a chunk of edges and returns its edges. `first`: index of the chunk's first edge. Raises DataError for an invalid edge."""
         info, options = self.info, self.options
         count = len(chunk.src)
         if len(chunk.dst) != count:
             raise DataError(f"{info.name}: expected as many sources as destinations, got {count} and {len(chunk.dst)}")
         columns = _edge_columns(info, chunk, options.allow_nonfinite)
         for ids, num_nodes in ((chunk.src, self.sources.num_nodes), (chunk.dst, self.targets.num_nodes)):
-            # As unsigned numbers, negative ids are larger than all valid ids.
+            # As an unsigned number, a negative id is larger than all valid ids.
             if count and ids.astype(np.int64, copy=False).view(np.uint64).max() >= num_nodes:
                 bad = (ids < 0) | (ids >= num_nodes)
                 row = int(np.argmax(bad))
@@ -216,7 +216,7 @@ class EdgeIngestion:
         return edges.where(edges.src != edges.dst) if self.drop_self_loops else edges
 
     def time_of_ends(self, src: np.ndarray, dst: np.ndarray) -> np.ndarray | None:
-        """Computes the times of edges from the times of their ends; None if edges have their own times, or if no end has a time."""
+        """Computes the times of edges from the times of their ends. Returns None if edges have their own times, or if no end has a time."""
         ends = [time[rows] for time, rows in zip(self.times, (src, dst), strict=True) if time is not None]
         return np.maximum(*ends) if len(ends) == 2 else ends[0] if ends else None
 
@@ -232,7 +232,7 @@ class EdgeIngestion:
                 f"{self.info.name}: the source says that it is symmetric: expected {expected}, some of {statistics.in_degree.total} edges "
                 "lack it (by their hashes); ingest it with --reverse-edges add"
             )
-        # With edge ids the lists differ: an edge and its reverse have different ids, and the list of in-edges has the id of the reverse.
+        # With edge ids the lists differ, because an edge and its reverse have different ids.
         return self.symmetric or (statistics.symmetric and not self.options.edge_ids)
 
     def _write_lists(self, name: str, buckets: EdgeBuckets, measure: EdgeMeasure | None) -> None:
@@ -249,7 +249,7 @@ class EdgeIngestion:
     def _sorted_lists(
         self, buckets: EdgeBuckets, measure: EdgeMeasure | None
     ) -> Iterator[Iterator[tuple[int, Iterator[SortedLists]]]]:
-        """Yields (partition, pieces of its lists) for every partition. The consumer must take them in order; lists are measured when they are taken."""
+        """Yields (partition, pieces of its lists) for every partition. The consumer must take the pieces in order. A piece is measured when it is taken."""
 
         def lists_of(bucket: Bucket) -> tuple[SortedLists, EdgeSums | None]:
             lists = bucket.lists(self.sources.id_of_row)
@@ -277,7 +277,7 @@ class EdgeIngestion:
             self.sources.id_of_row.dtype,
             {kind: type_ for kind, type_ in self.columns.items() if kind != "feature" or name == "topology"},
             num_edges=most_edges,
-            memory_bytes=self.options.memory_budget_bytes // 2,  # the other half sorts
+            memory_bytes=self.options.memory_budget_bytes // 2,  # the other half of the budget is for sorting
         )
         indptr = np.zeros(num_owned + 1, np.int64)
         done = 1

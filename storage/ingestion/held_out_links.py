@@ -1,10 +1,10 @@
-"""Holds links out of a graph's edges for validation and test.
+"""Takes links out of a graph's edges, for validation and test.
 
 The stored graph has no edge for a held-out link, in either direction. Therefore no sampler, encoding, statistic or
-partitioner sees the link. Held-out edges are drawn by a pure function of the seed and the edge's two nodes, or chosen by their times, or given by the source
-(`links`). A node is named by its row in the source, that is its rank in ascending permanent id.
+partitioner sees the link. There are three ways to choose the held-out edges: by a pure function of the seed and the edge's two nodes, by their times, or
+by the source (`links`). A node is named by its row in the source, which is its rank in ascending order of permanent ids.
 
-In a typed graph links are held out of one relation. Their reverses are removed from the relation with the reverse edges.
+In a typed graph, links are held out of one relation. Their reverses are removed from the relation that has the reverse edges.
 """
 
 from collections.abc import Iterator, Mapping
@@ -31,11 +31,11 @@ from graphmill.storage.ingestion.ingest_options import NO_REVERSE, IngestOptions
 from graphmill.storage.ingestion.typed_sources import OnlyRelation, Reversed, reverse_of
 from graphmill.storage.splits.drawn_split import split_of_times, times_at
 
-# number of nodes of a relation's source type (None: source and target type are the same) and of its target type
+# number of nodes of a relation's source type (None: the target type is the same), and number of nodes of its target type
 Sizes = tuple[int | None, int]
-_CHUNK = 1 << 20  # edges read at once
+_CHUNK = 1 << 20  # number of edges that are read at a time
 _MOST_KEYS = 1 << 63
-_MOST_REPEATED = 0.5  # another relation with at least this share of the held-out pairs repeats them not only by chance
+_MOST_REPEATED = 0.5  # another relation that has at least this share of the held-out pairs does not have them by chance
 _PURPOSE = 0x6C696E6B  # "link": makes these draws independent of other draws with the same seed
 
 
@@ -45,12 +45,12 @@ class LinkSource(Protocol):
 
     @property
     def links(self) -> Links | None:
-        """The held-out links; None: no links are held out."""
+        """The held-out links; None if no links are held out."""
         ...
 
     @property
     def repeats_links(self) -> bool:
-        """Whether held-out links may also be edges, like in published data (ogbl-collab: pairs that meet again)."""
+        """Whether held-out links may also be edges, as in some published data: in ogbl-collab, authors write together again."""
         ...
 
 
@@ -63,11 +63,11 @@ class MessageEdges:
         """`source`: a plain graph or a relation. `given`: the links that the source gives."""
         self._source, self._options, self._given, self._may_repeat = source, options, given, may_repeat
         self._num_sources, self._num_nodes = sizes
-        self.reverse: Relation | None = None  # in a typed graph: the relation of the reverse edges, if it exists
+        self.reverse: Relation | None = None  # in a typed graph: the relation that has the reverse edges, if it exists
         self._held: list[Links] = []
-        # the last time of a training edge and the last time of a validation edge
+        # the latest time of a training edge, and the latest time of a validation edge
         self._ends: tuple[int, ...] | None = None
-        self.num_repeated = 0  # count of edges that are also held-out links
+        self.num_repeated = 0  # number of edges that are also held-out links
         self._known = np.empty(0, np.int64)
         if given is not None:
             given.check(self._num_nodes, source.info.name, self._num_sources)
@@ -86,7 +86,7 @@ class MessageEdges:
         return self._source.nodes(chunk_nodes)
 
     def edges(self, chunk_edges: int) -> Iterator[EdgeChunk]:
-        """Raises DataError if an edge is a held-out link or, in a graph without relation numbers, the reverse of a held-out link."""
+        """Yields the edges that are not held out. Raises DataError if an edge is a given link or, without relation numbers, the reverse of a given link."""
         self._held, self.num_repeated = [], 0
         for chunk in self._source.edges(chunk_edges):
             if self._given is not None:
@@ -101,7 +101,7 @@ class MessageEdges:
             yield chunk
 
     def _split_of(self, chunk: EdgeChunk) -> np.ndarray:
-        """Returns int8: SPLIT_VALID or SPLIT_TEST for an edge that is held out, else 0."""
+        """Returns for each edge (int8) SPLIT_VALID or SPLIT_TEST if it is held out, else 0."""
         if not self._options.by_time:
             return split_of_edges(chunk.src, chunk.dst, self._options, is_one_type=self._num_sources is None)
         assert chunk.time is not None
@@ -111,7 +111,7 @@ class MessageEdges:
 
     @property
     def ends_in_time(self) -> tuple[int, ...]:
-        """The last time of a training edge and the last time of a validation edge. They are computed from the source's edges at first use."""
+        """The latest time of a training edge, and the latest time of a validation edge. They are computed from the source's edges at first use."""
         if self._ends is None:
             self._ends = times_at(self._times, self._options.by_time)
         return self._ends
@@ -132,7 +132,7 @@ class MessageEdges:
         return links.canonical(symmetric=symmetric)
 
     def of_reverses(self, edges: Any) -> Reversed:
-        """Returns the relation of the reverse edges, without the reverses of held-out edges."""
+        """Returns the relation that has the reverse edges, without the reverses of held-out edges."""
         backwards = MessageEdges(
             Reversed(edges),
             self._options,
@@ -147,10 +147,10 @@ class MessageEdges:
         return Reversed(backwards)
 
     def check_repeats(self, name: str, relation: Relation, relations: Mapping[Relation, Any], *, kept: str) -> None:
-        """Raises ConfigError if a relation other than the reverse has at least half of the held-out pairs, in either direction, because a model could read the
-        answers there.
+        """Raises ConfigError if a relation, other than the relation of the reverse edges, has at least half of the held-out pairs, in either direction. A model
+        could read the answers there.
 
-        `kept`: the value of `--links.reverse` that accepts such relations. Reads the edges once.
+        `kept`: the value of `--links.reverse` with which such relations are accepted. Reads the edges once.
         """
         ends = (relation.source, relation.target)
         others = [each for each in relations if each not in (relation, self.reverse) and {*each[::2]} == {*ends}]
@@ -189,12 +189,12 @@ class MessageEdges:
             )
 
     def _relation(self, chunk: EdgeChunk) -> np.ndarray | None:
-        """The relation number of each edge, int64 [k]; None in a graph without relation numbers."""
+        """Returns the relation number of each edge, int64 [k]; None in a graph without relation numbers."""
         return chunk.feature[:, 0].astype(np.int64) if self.info.relations and chunk.feature is not None else None
 
     def _key(self, source: np.ndarray, destination: np.ndarray, relation: np.ndarray | None) -> np.ndarray:
-        """Returns an int64 key for each pair. Within one type a pair and its reverse have the same key. With relation numbers there is a key for each
-        (source, relation, destination)."""
+        """Returns an int64 key for each pair. Within one type, a pair and its reverse have the same key. With relation numbers, each (source, relation,
+        destination) has a different key."""
         count, source, destination = self._num_nodes, source.astype(np.int64), destination.astype(np.int64)
         if self._num_sources is not None:
             return source * count + destination
@@ -211,8 +211,8 @@ def _rows(chunk: EdgeChunk, rows: np.ndarray) -> EdgeChunk:
 def split_of_edges(
     src: np.ndarray, dst: np.ndarray, options: LinkSplitOptions, *, is_one_type: bool = True
 ) -> np.ndarray:
-    """Returns int8: SPLIT_VALID or SPLIT_TEST for a held-out edge, else 0. All copies of an edge get the same value. Within one type the reverse also gets
-    this value, and a self-loop gets 0."""
+    """Returns for each edge (int8) SPLIT_VALID or SPLIT_TEST if it is held out, else 0. All copies of an edge get the same value. Within one type, the
+    reverse also gets this value, and a self-loop gets 0."""
     low, high = (np.minimum(src, dst), np.maximum(src, dst)) if is_one_type else (src, dst)
     key = derive_key(options.seed, _PURPOSE)
     hashed = hash_counters(key, hash_counters(key, low) + high.astype(np.uint64))
@@ -224,9 +224,9 @@ def split_of_edges(
 
 
 def without_held_out(source: Any, options: LinkSplitOptions, sizes: Sizes | None = None) -> Any:
-    """Returns the source without held-out edges; unchanged if no edges are held out. `sizes`: given for a relation of a typed graph; None: a plain graph.
+    """Returns the source without held-out edges, or unchanged if no edges are held out. `sizes` is given for a relation of a typed graph (None: a plain graph).
 
-    Raises DataError if the source gives links and the options draw further links; ConfigError if the options name relations although the graph is plain.
+    Raises DataError if the source gives links although the options also draw links, and ConfigError if the options name relations although the graph is plain.
     """
     given = source.links if isinstance(source, LinkSource) else None
     own = str(next(iter(source.typed.relations)) if isinstance(source, OnlyRelation) else EDGE)
@@ -255,10 +255,10 @@ def without_held_out(source: Any, options: LinkSplitOptions, sizes: Sizes | None
 
 
 def without_held_out_edges(source: TypedSource, options: IngestOptions) -> TypedSource:
-    """Returns the typed source without the held-out edges of one relation and without their reverses; unchanged if no edges are held out.
+    """Returns the typed source without the held-out edges of one relation and without their reverses, or unchanged if no edges are held out.
 
-    Raises ConfigError if the options name an unknown relation, or no relation although there are several, or if no reverse is named and another relation has
-    half of the held-out pairs. Raises the DataErrors of `without_held_out`.
+    Raises ConfigError if the options name an unknown relation, or no relation although there are several. Also raises it if no reverse relation is named and
+    another relation has half of the held-out pairs. Raises the DataErrors of `without_held_out`.
     """
     name, links, relations = source.name, options.links, dict(source.relations)
     options_named = {"relation": links.relation, "reverse": None if links.reverse == NO_REVERSE else links.reverse}

@@ -1,13 +1,13 @@
 """Ingests a streamed source into a directory of Arrow partitions, in bounded memory. A plain graph has one type of nodes and one relation.
 
-Steps for nodes: spool the node rows of each type (`graphmill.storage.ingestion.node_spool`), assign rows to partitions, give new ids, write the files of
-nodes. Steps for each relation: spill the edges into buckets of consecutive destinations, sort each bucket, write the files of edges
-(`graphmill.storage.ingestion.edge_ingestion`). The last step publishes a snapshot (`graphmill.storage.snapshots.snapshot_writer`). Threads hash and sync
-files at the same time.
+For nodes, it spools the rows of each type (`graphmill.storage.ingestion.node_spool`), assigns rows to partitions, gives new ids, and writes the files of
+nodes. For each relation, it spills the edges into buckets of consecutive destinations, sorts each bucket, and writes the files of edges
+(`graphmill.storage.ingestion.edge_ingestion`). The last step publishes a snapshot (`graphmill.storage.snapshots.snapshot_writer`). Meanwhile other threads
+hash and sync the files.
 
 Memory per node: 12 bytes (20 from 2^31 nodes on), 8 bytes for times, 8 bytes for labels (1 byte for each label if there are several), 1 byte for each split
-set, up to 9 bytes for the statistics. `memory_budget_bytes` come in addition. Features and edges pass through scratch files in the snapshot's folder. The whole
-snapshot appears at once, or nothing appears.
+set, and up to 9 bytes for the statistics. In addition, ingestion uses `memory_budget_bytes`. Features and edges pass through scratch files in the snapshot's
+folder. The snapshot becomes visible as a whole, or not at all.
 """
 
 import contextlib
@@ -54,10 +54,10 @@ from graphmill.storage.statistics.graph_measures import statistics_without_edges
 def ingest(
     source: GraphSource | TypedSource, url: str, options: IngestOptions | None = None, progress: Progress | None = None
 ) -> Manifest:
-    """Writes `source` as partitions under `url`, as a new snapshot, and returns the manifest.
+    """Writes `source` as partitions of a new snapshot under `url`, and returns the manifest.
 
-    Several types or relations become a typed graph; the nodes of every type are divided about equally. One type and one relation become a plain graph. With
-    `undirected` a relation within one type gets the reverses of its edges, and any other relation NAME gets a reverse relation rev_NAME.
+    Several types or relations become a typed graph, and the nodes of every type are divided about equally over partitions. One type and one relation become a
+    plain graph. With `undirected`, a relation within one type gets the reverses of its edges, and any other relation NAME gets a reverse relation rev_NAME.
     Raises ConfigError if `url` cannot be used or is not empty (a graph is allowed with `overwrite`), DataError if the source's data is not a valid
     graph, ConflictError if another writer published in the meantime, FormatError if writing fails. After an error `url` has the same content as before.
     """
@@ -78,7 +78,7 @@ def ingest(
 
 
 def _kept_encodings(url: str, content_hash: str) -> Mapping[str, EncodingEntry]:
-    """Returns the encodings of the previous snapshot if that snapshot has the same graph; else none."""
+    """Returns the encodings of the previous snapshot if it has the same graph, else an empty dictionary."""
     filesystem, path = split_url(url)
     with contextlib.suppress(FormatError):  # there is no previous snapshot, or it is a set of graphs
         before = parse_manifest(*read_manifest(filesystem, path, url, None, ""))
@@ -95,8 +95,8 @@ def _written(
     writer: SnapshotWriter,
     progress: Progress,
 ) -> Manifest:
-    """Writes all files of a graph. The returned manifest has no encodings and no snapshot number yet. `one_way`: the source without added reverse relations.
-    `plain`: the source of a plain graph, which has no folders for types and relations; None for a typed graph."""
+    """Writes all files of a graph. The returned manifest does not have encodings or a snapshot number yet. `one_way`: the source without added reverse
+    relations. `plain`: the source of a plain graph, whose files are not in folders of types and relations; None for a typed graph."""
     is_typed, spools = plain is None, dict[str, NodeSpool]()
     for name, nodes in source.nodes.items():
         of_type = options
@@ -137,7 +137,7 @@ def _written(
         "partitioner": options.partitioner,
         "seed": str(options.seed),
         **{key: " or ".join(sorted(values)) for key, values in done.items()},
-        # true also if reverse relations were added
+        # also true if reverse relations were added
         **({"reverse_edges_added": "true"} if options.undirected else {}),
         **_links_provenance(source, options),
         **({"split": str(options.split)} if options.split else {}),
@@ -151,7 +151,7 @@ def _written(
 def _write_links(
     source: TypedSource, edges: EdgeIngestion, writer: SnapshotWriter, *, symmetric: bool
 ) -> StoredLinks | None:
-    """Writes links.arrow for every partition, with the links whose source node is in the partition. Returns None if no edge of the relation was held out."""
+    """Writes links.arrow for every partition. It has the links whose source node is in the partition. Returns None if no edge of the relation was held out."""
     held, numbering = edges.source, edges.sources
     if not isinstance(held, MessageEdges):
         return None
@@ -168,7 +168,7 @@ def _write_links(
 
 
 def _links_provenance(source: TypedSource, options: IngestOptions) -> dict[str, str]:
-    """Returns the provenance of the held-out links."""
+    """Describes, for the manifest's provenance, how links were held out."""
     held = next((edges for edges in source.relations.values() if isinstance(edges, MessageEdges)), None)
     if held is None:
         return {}

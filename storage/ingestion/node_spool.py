@@ -1,7 +1,7 @@
-"""Spools the node rows of one type to scratch files in the order of the source, checks them, and then writes them partition by partition.
+"""Copies the node rows of one type to scratch files, in the order of the source, and checks them. Then writes them, one partition after another.
 
-Memory per node: 8 bytes for a time, 8 bytes for a label (4 for a real number, 1 for each of several labels), 1 byte for each split set. A quarter of the
-memory budget comes in addition. Features and string ids pass through files.
+Memory per node: 8 bytes for a time, 8 bytes for a label (4 for a real number, 1 for each of several labels), 1 byte for each split set. In addition, a
+quarter of the memory budget is used. Features and string ids are kept in files.
 """
 
 from functools import cached_property
@@ -31,11 +31,11 @@ from graphmill.storage.snapshots.snapshot_writer import SnapshotWriter
 from graphmill.storage.splits.drawn_split import split_of_nodes
 from graphmill.storage.statistics.graph_measures import ColumnMeasure, FeatureMeasure, NodeColumns
 
-_BLOCK_NUMBERS = 1 << 20  # count of numbers that are measured at a time
+_BLOCK_NUMBERS = 1 << 20  # number of feature values that are measured at a time
 
 
 class NodeSpool:
-    """Node rows in scratch files, in the order of the source. They are checked while they are read, and later written partition by partition."""
+    """Node rows in scratch files, in the order of the source. Rows are checked when they are read, and are later written, one partition after another."""
 
     def __init__(
         self, source: NodeSource, options: IngestOptions, writer: SnapshotWriter, progress: Progress, folder: str
@@ -97,7 +97,7 @@ class NodeSpool:
             expected, found = ("strings", "none") if chunk.string_id is None else ("no strings", "some")
             raise DataError(f"{info.name}: node rows {row}…: expected {expected} as ids, got {found}")
         columns = [c for c in vars(chunk).values() if c is not None]
-        if not columns:  # a graph of bare nodes
+        if not columns:  # a graph whose nodes have no columns
             return info.num_nodes
         count = len(columns[0])
         if any(len(column) != count for column in columns):
@@ -121,7 +121,8 @@ class NodeSpool:
                     f"{info.name}: node rows {row}…: expected finite features, which int8 holds alone, found others; clean them "
                     "or pass --feature-dtype float32"
                 )
-            with np.errstate(over="ignore"):  # a value too large for float16 becomes infinite, and is counted below
+            with np.errstate(over="ignore"):
+                # a value that is too large for float16 becomes infinite, and is counted below
                 stored = self._spooled.encode(numbers)
             self._feature[row:stop] = stored
             self._feature_measure.add(self._spooled.decode(stored))
@@ -160,7 +161,7 @@ class NodeSpool:
         return stop
 
     def _label_kind(self) -> tuple[str | None, int | None]:
-        """Returns the kind of the labels and a count: ("class", number of classes), ("answers" or "values", their number), ("value", None) or (None, None).
+        """Returns the kind of the labels, and a number: ("class", number of classes), ("answers" or "values", labels per node), ("value", None), (None, None).
         Raises DataError for other labels."""
         name, asked_classes, label = self.info.name, self.options.num_classes, self._label
         num_classes = (
@@ -197,7 +198,8 @@ class NodeSpool:
         low, high = int(label.min()), int(label.max())
         if num_classes is None:
             num_classes = high + 1
-            if num_classes > self.info.num_nodes:  # a single wrong label would give every model too many classes
+            if num_classes > self.info.num_nodes:
+                # otherwise a single wrong label would give every model too many classes
                 raise DataError(
                     f"{name}: labels out of range: the largest is {high}, more classes than the "
                     f"{self.info.num_nodes} nodes; correct the labels, or say how many classes there are with --num-classes"
@@ -227,7 +229,7 @@ class NodeSpool:
         )
 
     def _measure_columns(self) -> tuple[ColumnStatistics, ...]:
-        """Returns the value of `FeatureStatistics.columns`."""
+        """Computes the value of `FeatureStatistics.columns`."""
         feature, dim, trains = self._feature, self.info.feature_dim, self._split.T == SPLIT_TRAIN
         if feature is None or 3 * dim * max(len(trains), 1) > MAX_CLASS_COUNTS:
             return ()
@@ -292,7 +294,7 @@ class NodeSpool:
             return written
         gathered_path = self._scratch / "gathered"
         gathered = scratch_array(gathered_path, str(stored.stored_dtype), (len(rows), stored.stored_width))
-        # Rows of another layout are converted through float32, and rows in a list layout also need positions: up to 16 more bytes per number.
+        # Conversion to another layout passes through float32, and layouts with column numbers also need positions. This takes up to 16 more bytes per number.
         step = max(
             1, self.options.memory_budget_bytes // 4 // ((4 if stored == self._spooled else 20) * self.info.feature_dim)
         )

@@ -1,4 +1,4 @@
-"""Assigns stored ids to the nodes of a type: consecutive in each partition, in the order of the source's rows."""
+"""Assigns stored ids to the nodes of a type. The ids in each partition are consecutive, and are in the order of the source's rows."""
 
 from dataclasses import dataclass
 
@@ -13,8 +13,8 @@ class Numbering:
 
     offsets: np.ndarray  # int64 [num_partitions + 1]: partition p owns the ids [offsets[p], offsets[p + 1])
     id_of_row: np.ndarray  # int32 [num_nodes] if ids fit, else int64
-    row_of_id: np.ndarray  # the same type
-    group_of_row: np.ndarray | None = None  # int32 [num_nodes], the locality group of each row
+    row_of_id: np.ndarray  # int32 or int64 [num_nodes], like id_of_row
+    group_of_row: np.ndarray | None = None  # int32 [num_nodes], locality group of each row; None: no groups
     num_groups: int = 0
 
     @classmethod
@@ -42,5 +42,5 @@ class Numbering:
         return int(self.offsets[partition + 1] - self.offsets[partition])
 
     def rows(self, partition: int) -> np.ndarray:
-        """int64, ascending: the source rows of a partition's nodes."""
+        """Returns the source rows of a partition's nodes (int64, ascending)."""
         return self.row_of_id[self.offsets[partition] : self.offsets[partition + 1]].astype(np.int64)

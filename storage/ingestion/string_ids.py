@@ -1,6 +1,6 @@
-"""Numbers the string ids of nodes in the order of their arrival. The strings are kept in files, and a hash table of their numbers finds them.
+"""Numbers the string ids of nodes in the order in which they arrive. The strings are in files. A hash table of their numbers finds them.
 
-Memory: 12 to 24 bytes for each string of any length. The strings and their offsets are in unnamed files, which vanish when the process ends.
+A string of any length takes 12 to 24 bytes of memory. The strings and their offsets are in unnamed files, which vanish when the process ends.
 """
 
 import tempfile
@@ -16,19 +16,19 @@ from graphmill.core.errors import DataError
 from graphmill.storage.filesystem.filesystem_errors import one_line_errors
 
 _LEAST_CELLS = 1 << 10
-_MOST = (1 << 40) - 2  # bound of the numbers that fit into a cell of the table
+_MOST = (1 << 40) - 2  # most strings, because a number must fit into a cell of the table
 
 
 class StringFile:
-    """Files that hold strings, one after another. Raises DataError if the disk has no room."""
+    """Two files that hold strings, one after another, and their offsets. Raises DataError if the disk has no room."""
 
     def __init__(self, folder: str | None = None) -> None:
-        """`folder`: where the files are made; None: the system's temporary folder."""
+        """`folder`: folder in which the files are made. None: the system's temporary folder."""
         self._where = folder or tempfile.gettempdir()
         with one_line_errors(self._where, "make a temporary file; choose another --scratch", DataError):
             self._data_file, self._offsets_file = _unnamed(folder), _unnamed(folder)
         self.offsets = np.zeros(1, np.int64)  # int64 [n + 1]: string i is data[offsets[i] : offsets[i + 1]]
-        self.data = np.empty(0, np.uint8)  # UTF-8; both arrays are mapped unless they are empty
+        self.data = np.empty(0, np.uint8)  # UTF-8; this array and `offsets` are mapped unless they are empty
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -101,7 +101,7 @@ class StringIds:
         return number
 
     def _roomier_cells(self) -> np.ndarray:
-        """Makes a table of all strings with at least one and a half cells for each string."""
+        """Makes a larger table of all strings. It has at least one and a half cells for each string."""
         from graphmill.storage.ingestion.string_kernels import insert_strings
 
         if len(self) > _MOST:
@@ -112,7 +112,7 @@ class StringIds:
 
 
 def string_buffers(strings: pa.LargeStringArray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns views (offsets, data). offsets: int64 [n + 1], may begin above 0; data: uint8."""
+    """Returns views (offsets, data) of a column's strings. offsets: int64 [n + 1]; the first may be above 0. data: uint8."""
     if not len(strings):
         return np.zeros(1, np.int64), np.empty(0, np.uint8)
     _, offsets, data = strings.buffers()
@@ -121,7 +121,7 @@ def string_buffers(strings: pa.LargeStringArray) -> tuple[np.ndarray, np.ndarray
 
 
 def string_array(offsets: np.ndarray, data: np.ndarray) -> pa.LargeStringArray:
-    """Makes an Arrow array of the strings data[offsets[i] : offsets[i + 1]], without a copy."""
+    """Makes an Arrow array of the strings data[offsets[i] : offsets[i + 1]] without copying them."""
     return pa.LargeStringArray.from_buffers(len(offsets) - 1, pa.py_buffer(offsets), pa.py_buffer(data))
 
 

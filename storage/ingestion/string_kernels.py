@@ -1,7 +1,7 @@
-"""Compiled loops for string ids (`graphmill.storage.ingestion.string_ids`): they search a hash table of numbers, and copy strings into another order.
+"""Compiled loops for string ids (`graphmill.storage.ingestion.string_ids`). They search a hash table of numbers, and copy strings into another order.
 
-Strings are stored like in Arrow: string i is data[offsets[i] : offsets[i + 1]], UTF-8. A free cell of the table is 0. Any other cell has the string's number
-+ 1 in the low 40 bits, and 24 bits of the string's hash above. The hash bits distinguish most strings without reading their bytes.
+Strings are stored as in Arrow: string i is data[offsets[i] : offsets[i + 1]], in UTF-8. A free cell of the table is 0. Any other cell has the string's
+number + 1 in its low 40 bits, and 24 bits of the string's hash above them. The hash bits distinguish most strings without reading their bytes.
 """
 
 import numba
@@ -60,7 +60,7 @@ def find_strings(offsets, data, cells, known_offsets, known_data, number):
 
 @compiled
 def insert_strings(offsets, data, first, cells):
-    """Adds strings with the numbers first, first + 1 … The strings must be different from each other and from the strings in the table."""
+    """Adds strings, which get the numbers first, first + 1 …. The strings must be different from each other and from the strings in the table."""
     last = np.uint64(len(cells) - 1)
     for i in range(len(offsets) - 1):
         state = _hash(data, offsets[i], offsets[i + 1])
@@ -72,7 +72,7 @@ def insert_strings(offsets, data, first, cells):
 
 @compiled
 def gather_strings(offsets, data, row, out_offsets, out_data):
-    """Writes the strings at the rows `row`, one after another, to `out_data`, and their offsets to `out_offsets` (int64 [k + 1])."""
+    """Copies the strings at the rows `row`, one after another, to `out_data`. Writes their offsets to `out_offsets` (int64 [k + 1])."""
     for i in range(len(row)):
         start, place = offsets[row[i]], out_offsets[i]
         for byte in range(out_offsets[i + 1] - place):

@@ -1,4 +1,4 @@
-"""Prepares typed sources for ingestion: checks them, adds reverse relations, and turns a source of one type and one relation into a plain graph."""
+"""Prepares typed sources for ingestion. Checks them, adds reverse relations, and turns a source with one type and one relation into a plain graph."""
 
 import re
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ _OF_EDGES = (
 
 
 def plain_source(source: GraphSource | TypedSource) -> GraphSource | TypedSource:
-    """Returns the source unchanged; as a plain graph's source if it has one type and one relation."""
+    """Returns a source of a plain graph if the typed source has one type and one relation. Else returns the source unchanged."""
     if isinstance(source, TypedSource) and len(source.nodes) == len(source.relations) == 1:
         return OnlyRelation(source)
     return source
@@ -61,7 +61,7 @@ class OnlyRelation:
 
 
 def with_reverse_relations(source: TypedSource) -> TypedSource:
-    """Adds a relation rev_NAME for each relation NAME between two types. Raises ConfigError if the source already has rev_NAME."""
+    """Adds a relation rev_NAME for each relation NAME between two different types. Raises ConfigError if the source already has rev_NAME."""
     added: dict[Relation, EdgeSource] = {}
     for each, edges in source.relations.items():
         if each.source == each.target:
@@ -76,7 +76,7 @@ def with_reverse_relations(source: TypedSource) -> TypedSource:
 
 
 def reverse_of(relation: Relation) -> Relation:
-    """The relation that ingestion adds for the reverse edges."""
+    """Returns the relation that ingestion adds for the reverse edges."""
     return Relation(relation.target, REVERSE + relation.name, relation.source)
 
 
@@ -96,7 +96,7 @@ class Reversed:
 
 
 def is_split(nodes: NodeSource, options: IngestOptions) -> bool:
-    """Whether the options draw a split of these nodes. Nodes need times for `by_time`, and labels for other splits."""
+    """Whether the options draw a split of these nodes. Nodes must have times for `by_time`, and labels for other splits."""
     return nodes.info.has_node_time if options.split.time_shares else nodes.info.has_label
 
 
@@ -111,7 +111,7 @@ def with_drawn_splits(source: TypedSource, options: IngestOptions) -> TypedSourc
 
 
 def check_sizes(name: str, num_nodes: int, options: IngestOptions) -> None:
-    """Raises DataError if there is no node, ConfigError if there are more partitions than nodes."""
+    """Raises DataError if there are no nodes, and ConfigError if there are more partitions than nodes."""
     if num_nodes < 1:
         raise DataError(f"{name}: expected at least one node, got {num_nodes}")
     if options.num_partitions > num_nodes:
@@ -122,7 +122,7 @@ def check_sizes(name: str, num_nodes: int, options: IngestOptions) -> None:
 
 
 def check_typed(source: TypedSource, options: IngestOptions) -> None:
-    """Makes all checks that do not read the source's data. Raises DataError and ConfigError."""
+    """Makes all checks that do not need the source's data. Raises DataError and ConfigError."""
     name, types = source.name, source.nodes
     _check_names(source)
     for node_type, nodes in types.items():

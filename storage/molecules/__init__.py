@@ -1,1 +1,1 @@
-"""Molecules from SMILES and from OGB's files, as sets of graphs. Imports: storage.graph_sets, storage.importers.files, .tables and what they import."""
+"""Makes sets of graphs from SMILES or from OGB's files of molecules. Imports: storage.graph_sets, storage.importers.files, .tables and what they import."""

@@ -1,7 +1,7 @@
-"""Files of featurised chunks, one for each chunk, from which shards are written. Names hold chunk and checksum, so that an interrupted ingestion can continue.
+"""Reads and writes files of featurised chunks, from which shards are written. A file has one chunk. Its name has the chunk's number and a checksum, so that an
+interrupted ingestion can continue.
 
-A file is complete once its name exists; the checksum in the name proves it. It has the Arrow columns of a shard, and the chunk's rejected rows in the schema's
-metadata.
+A file with such a name is complete, which its checksum proves. It has the Arrow columns of a shard. The schema's metadata has the chunk's rejected rows.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ _NAME = re.compile(r"chunk-(\d{7})-([0-9a-f]{64})\.arrow")
 
 
 def write_piece(filesystem: fsspec.AbstractFileSystem, folder: str, index: int, molecules: Molecules) -> str:
-    """Writes one chunk's graphs and returns the file's name, a function of the content. FormatError if writing fails."""
+    """Writes one chunk's graphs. Returns the file's name, which depends only on the content. Raises FormatError if writing fails."""
     batch = shard_batch(molecules.graphs, INDEX_DTYPE, molecules.split, molecules.original_id, molecules.ids)
     rejects = json.dumps([asdict(reject) for reject in molecules.rejects])
     schema = batch.schema.with_metadata({"rejects": rejects})
@@ -39,14 +39,14 @@ def write_piece(filesystem: fsspec.AbstractFileSystem, folder: str, index: int, 
 
 
 def list_pieces(filesystem: fsspec.AbstractFileSystem, folder: str) -> dict[int, str]:
-    """The name of each chunk's file, by chunk number."""
+    """Returns the names of the chunks' files, by chunk number."""
     with one_line_errors(folder, "list this directory"):
         matches = [_NAME.fullmatch(name) for name in list_names(filesystem, folder)]
     return {int(match[1]): match[0] for match in matches if match}
 
 
 def remove_damaged(filesystem: fsspec.AbstractFileSystem, folder: str) -> None:
-    """Removes files whose content does not match their names, as a power loss or a full disk may leave them."""
+    """Removes files whose content does not match the checksum in their name. A power loss or a full disk may leave such files."""
     for name in list_pieces(filesystem, folder).values():
         try:
             read_piece(filesystem, folder, name)
@@ -56,7 +56,7 @@ def remove_damaged(filesystem: fsspec.AbstractFileSystem, folder: str) -> None:
 
 
 def read_piece(filesystem: fsspec.AbstractFileSystem, folder: str, name: str) -> tuple[pa.RecordBatch, list[Reject]]:
-    """One chunk's columns, without metadata, and its rejected rows. FormatError if the file does not match its name."""
+    """Reads one chunk's columns, without metadata, and its rejected rows. Raises FormatError if the content does not match the file's name."""
     where = f"{folder}/{name}"
     with one_line_errors(where, "read this file"):
         content = filesystem.cat_file(where)

@@ -1,4 +1,4 @@
-"""Imports a module of the ogb package without ogb's request to the package index."""
+"""Imports a module of the ogb package, and prevents ogb's request to the package index."""
 
 import importlib
 import sys
@@ -6,10 +6,10 @@ from types import ModuleType
 
 
 def import_ogb(module: str) -> ModuleType:
-    """The module. Raises ImportError if ogb is not installed.
+    """Imports and returns the module. Raises ImportError if ogb is not installed.
 
-    When imported, ogb asks for a newer version in a thread. Behind a firewall that drops packets, the interpreter waits for this thread at exit. ogb does not
-    ask if `outdated` cannot be imported.
+    When ogb is imported, it checks in a thread whether there is a newer version. Behind a firewall that drops packets, the interpreter waits for this thread at
+    exit. ogb makes no check if the package `outdated` cannot be imported.
     """
     silenced = {} if "outdated" in sys.modules else {"outdated": None}
     sys.modules.update(silenced)  # type: ignore[arg-type]

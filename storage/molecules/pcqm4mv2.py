@@ -1,4 +1,4 @@
-"""PCQM4Mv2 in the layout of `ogb.lsc.PCQM4Mv2Dataset`, read without this class, which asks on stdin and unpickles.
+"""Reads PCQM4Mv2 in the layout of `ogb.lsc.PCQM4Mv2Dataset`. Does not use this class, because it asks on stdin and unpickles files.
 
 <root>/pcqm4m-v2/raw/data.csv.gz    idx, smiles, homolumogap (eV; empty for the two test parts): 3,746,620 rows
 <root>/pcqm4m-v2/split_dict.pt      row numbers: train 3,378,606, valid 73,545, test-dev 147,037, test-challenge 147,432
@@ -15,18 +15,18 @@ from graphmill.storage.molecules.smiles_options import SmilesOptions
 
 PARTS = ("train", "valid", "test-dev", "test-challenge")
 _HOLDOUT_SEED = 42
-_MOST_OPCODES = 10_000  # in the split's file; an array takes about forty
+_MOST_OPCODES = 10_000  # limit for the split's file; an array takes about forty opcodes
 _URL = "https://dgl-data.s3-accelerate.amazonaws.com/dataset/OGB-LSC/pcqm4m-v2.zip"
 
 
 def pcqm4mv2(root: str | Path, holdout: int = 0) -> SmilesTable:
-    """The table below `root`, or in `root` if this is the folder pcqm4m-v2, with its official split.
+    """Makes a source from the table with its official split. The table lies below `root`, or in `root` if this is the folder pcqm4m-v2.
 
-    `holdout`: this many training molecules validate, the official validation part becomes "test", and the two test parts, whose targets are secret, are in no
-    part. The draw is the one of GraphGPS's code (150,000 molecules), which GRIT and PPGT also use.
+    With `holdout`, this number of training molecules is drawn for validation, and the official validation part becomes "test". The molecules of the two test
+    parts, whose targets are secret, are then in no part. The draw is the same as in GraphGPS's code (150,000 molecules), which GRIT and PPGT also use.
 
-    Raises DataError for files that are missing (the message says what to put where) or have another layout. Nothing is downloaded;
-    `RELEASE_v1.txt`, without which `ogb` would ask, is not needed.
+    Raises DataError for files that are missing (the message says what to put where) or have another layout. Nothing is downloaded.
+    `RELEASE_v1.txt` is not needed, although `ogb` asks a question without it.
     """
     folder = _folder(root, "raw/data.csv.gz", "split_dict.pt")
     parts = read_split_dict(folder / "split_dict.pt")
@@ -38,12 +38,12 @@ def pcqm4mv2(root: str | Path, holdout: int = 0) -> SmilesTable:
         drawn = np.random.default_rng(_HOLDOUT_SEED).permutation(parts["train"])
         parts = {"train": drawn[holdout:], "valid": drawn[:holdout], "test": parts["valid"]}
     split = RowSplit.of(parts, str(folder / "split_dict.pt"))
-    options = SmilesOptions(smiles="smiles", targets=("homolumogap",), id=None)  # its ids are the rows
+    options = SmilesOptions(smiles="smiles", targets=("homolumogap",), id=None)  # the ids in the table are row numbers
     return SmilesTable(str(folder / "raw" / "data.csv.gz"), options, split, name="pcqm4mv2")
 
 
 def official_split(root: str | Path) -> dict[str, np.ndarray]:
-    """Row numbers of the four parts, in the order in which the leaderboard expects them. Raises DataError as `pcqm4mv2`."""
+    """Reads the row numbers of the four parts. They are in the order that the leaderboard expects. Raises DataError like `pcqm4mv2`."""
     return read_split_dict(_folder(root, "split_dict.pt") / "split_dict.pt")
 
 
@@ -57,7 +57,7 @@ def _folder(root: str | Path, *files: str) -> Path:
 
 
 def read_split_dict(path: Path) -> dict[str, np.ndarray]:
-    """Row numbers of the four parts. Raises DataError for a file that holds anything else; nothing is unpickled."""
+    """Reads the row numbers of the four parts from a file, without unpickling it. Raises DataError for a file with other content."""
     content = read_torch(path, _MOST_OPCODES)
     if not isinstance(content, dict) or not set(PARTS) <= set(content):
         names = ", ".join(map(str, content)) if isinstance(content, dict) else type(content).__name__

@@ -1,6 +1,6 @@
-"""Tables of SMILES with targets (text, Parquet, Arrow), split by a column, a file of rows, or the hashed SMILES.
+"""Reads tables of SMILES and targets (text, Parquet or Arrow). A column, a file of row numbers, or a hash of the SMILES gives the split.
 
-A row that cannot be read (too few fields, a target that is no number) is rejected with its line. Blank lines are no rows.
+A row that cannot be read, for example because it has too few fields or a target is not a number, is rejected with its line. Blank lines are skipped.
 """
 
 import csv
@@ -30,21 +30,21 @@ from graphmill.storage.molecules.smiles_options import AUTO, TABLE_ENDINGS, Smil
 
 _ALIASES = {"val": "valid", "validation": "valid", "dev": "valid"}
 _MAX_TARGET = float(np.finfo(np.float32).max)
-_MAX_FIELD = 2**24  # csv's default of 131,072 is less than a protein's CXSMILES
+_MAX_FIELD = 2**24  # longest field; csv's default of 131,072 is too short for the CXSMILES of a protein
 
 
 @dataclass(frozen=True)
 class RowSplit:
-    """Parts as row numbers from a file. Rows that the file does not name are in no part."""
+    """A split that a file gives as row numbers of each part. Rows that the file does not name are in no part."""
 
     names: tuple[str, ...]
     row: np.ndarray  # int64, ascending
-    code: np.ndarray  # int8: 1 + index of the row's part in `names`
+    code: np.ndarray  # int8, for each entry of `row`: 1 + index of the row's part in `names`
     provenance: str
 
     @staticmethod
     def of(parts: Mapping[str, np.ndarray], where: str) -> "RowSplit":
-        """The split with these distinct row numbers in each part. Raises DataError for anything else."""
+        """Makes a split from the row numbers of each part. Raises DataError unless they are distinct row numbers."""
         for name, rows in parts.items():
             whole = rows.ndim == 1 and np.issubdtype(rows.dtype, np.integer)
             if not whole or (len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < 2**63):
@@ -64,11 +64,11 @@ class RowSplit:
 
     @property
     def end(self) -> int:
-        """1 + the last row that is in a part."""
+        """The last row number that is in a part, plus 1."""
         return int(self.row[-1]) + 1 if len(self.row) else 0
 
     def codes(self, num_rows: int) -> np.ndarray:
-        """int8 [num_rows]: each row's code, 0: in no part."""
+        """Returns the code of each row, int8 [num_rows]. 0: the row is in no part."""
         codes = np.zeros(num_rows, np.int8)
         inside = self.row < num_rows
         codes[self.row[inside]] = self.code[inside]
@@ -76,7 +76,7 @@ class RowSplit:
 
 
 def split_from_file(path: str) -> RowSplit:
-    """The parts in an .npz: arrays of row numbers named train, valid (or val) and test. Raises DataError for anything else."""
+    """Reads a split from an .npz file with arrays of row numbers named train, valid (or val) and test. Raises DataError for other content."""
     with open_npz(path) as arrays:
         if not arrays.names or not {_ALIASES.get(name, name) for name in arrays.names} <= set(THREE_PARTS):
             names = ", ".join(arrays.names)[:200] or "none"
@@ -86,7 +86,7 @@ def split_from_file(path: str) -> RowSplit:
 
 
 class SmilesTable:
-    """A table at a path or fsspec URL as a `MoleculeSource`. It is read once for the checksum, and again for the chunks."""
+    """A `MoleculeSource` from a table at a path or fsspec URL. The table is read once for the checksum, and again for the chunks."""
 
     def __init__(
         self,
@@ -98,13 +98,13 @@ class SmilesTable:
         """`row_split` takes precedence over the options' split. Raises DataError for an unreadable table, ConfigError for missing columns."""
         self._path, self._options = path, options or SmilesOptions()
         self._files = table_files(path, TABLE_ENDINGS)
-        self._names: tuple[int, list[str]] | None = None  # of the first file's columns
+        self._names: tuple[int, list[str]] | None = None  # line and fields of the first file's header
         self._has_header = self._options.header or not self._files[0].is_text
         if row_split is None and self._options.split_file is not None:
             row_split = split_from_file(self._options.split_file)
         self._row_split = row_split
         digest, num_lines = self._checksum()
-        # The length is bounded by the table, not by the row numbers in the split. The last line may have no line break.
+        # The table's number of lines limits the length, not the row numbers in the split. The last line may have no line break.
         self._row_code = None if row_split is None else row_split.codes(num_lines + 1)
         header = self._first_line()
         self._num_columns = len(header)
@@ -179,7 +179,7 @@ class SmilesTable:
             )
 
     def _parse(self, fields: list[str], row: int) -> tuple[str, list[float], int] | str:
-        """(SMILES, targets, split code) of a row, or the reason to reject it."""
+        """Returns (SMILES, targets, split code) of a row, or the reason to reject the row."""
         if len(fields) != self._num_columns:
             return f"expected {self._num_columns} fields, got {len(fields)}"
         smiles, targets = fields[self._smiles], []
@@ -222,7 +222,7 @@ class SmilesTable:
         raise DataError(f"{self._path}: expected a table of SMILES, got an empty file")
 
     def _rows(self, skip_header: bool = True) -> Iterator[tuple[int, list[str]]]:
-        """(line, fields) of the rows without blank lines. Line numbers continue from one file to the next."""
+        """Yields (line number, fields) of each row. Skips blank lines. Line numbers continue from one file to the next."""
         done = 0
         for file in self._files:
             rows = self._text_rows(file) if file.is_text else self._columnar_rows(file)
@@ -254,7 +254,7 @@ class SmilesTable:
 
     @staticmethod
     def _columnar_rows(file: TableFile) -> Iterator[tuple[int, list[str]]]:
-        """Values as text; line 1 holds the column names."""
+        """Yields the rows of a Parquet or Arrow file as text. Line 1 has the column names."""
         table = ColumnarFile(file)
         yield 1, table.names
         line = 1
@@ -273,7 +273,7 @@ class SmilesTable:
                 yield line, list(fields)
 
     def _checksum(self) -> tuple[str, int]:
-        """(SHA-256 of the uncompressed text, or of other files' bytes; an upper bound on the number of lines)."""
+        """Returns the SHA-256 of the uncompressed text (of other files: of their bytes), and an upper bound on the number of lines."""
         digest, lines = hashlib.sha256(), 0
         for file in self._files:
             if not file.is_text:

@@ -1,6 +1,6 @@
-"""Finds the columns of ids and targets in a SMILES table: by the options, else by names and values.
+"""Finds the columns of ids and targets in a table of SMILES by the options, or else by names and values.
 
-Ambiguous columns are never chosen: a column named as an id is no target, text is no target, and several columns of numbers are refused.
+Unclear columns are never chosen. A column with the name of an id is not a target, text is not a target, and several columns of numbers are an error.
 """
 
 import hashlib
@@ -15,12 +15,12 @@ from graphmill.core.errors import ConfigError, DataError
 from graphmill.storage.importers.columns.column_roles import NULLS, is_number, is_otherwise_written
 from graphmill.storage.molecules.smiles_options import AUTO, SmilesOptions
 
-# `id`, `mol_id`, `PUBCHEM_CID`, `compoundId`, `Molecule Name`; "" and "Unnamed: 0" are pandas' names of an index.
+# Matches names of ids, such as `id`, `mol_id`, `PUBCHEM_CID`, `compoundId`, `Molecule Name`. pandas names an index "" or "Unnamed: 0".
 _ID_NAME = re.compile(
     r"(?i:(.*[ _.-])?(id|cid|sid|uid|uuid|idx|index|name|identifier)|(mol|molecule|compound)id|unnamed: [0-9]+|)|.*[a-z]I[dD]"
 )
-BOOLEANS = {"true": 1.0, "false": 0.0, "yes": 1.0, "no": 0.0}  # as targets, in small letters
-_WHOLE = re.compile(r"0|-?[1-9][0-9]{0,17}")  # each number has one spelling
+BOOLEANS = {"true": 1.0, "false": 0.0, "yes": 1.0, "no": 0.0}  # values of these words as targets, in lower case
+_WHOLE = re.compile(r"0|-?[1-9][0-9]{0,17}")  # whole numbers in their only spelling, without leading zeros
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class ColumnRoles:
 
     targets: tuple[str, ...]
     id: str | None
-    id_kind: str | None  # "number" or "string"; None without an id
+    id_kind: str | None  # "number" or "string"; None: there is no column of ids
     unused: tuple[str, ...]
 
     def __str__(self) -> str:
@@ -42,7 +42,7 @@ def _printable(name: str) -> str:
 
 
 class _Column:
-    """Statistics of the fields of a column. The column is open while it may still be an id."""
+    """Observes the fields of a column. The column is open while it may still be a column of ids."""
 
     def __init__(self, name: str, *, named: bool) -> None:
         self.name, self.is_named_id = name, named
@@ -51,7 +51,7 @@ class _Column:
         self._digests = array("Q")
 
     def look(self, field: str) -> bool:
-        """Adds one field; returns whether the column is still open."""
+        """Observes one field. Returns whether the column is still open."""
         text = field.strip()
         self.has_empty |= not text
         if text not in NULLS:
@@ -66,7 +66,7 @@ class _Column:
 
     @property
     def is_id(self) -> bool:
-        """Whether values are distinct in every row, and are text or, in a column named as an id, whole numbers."""
+        """Whether the column may hold ids: its values are all distinct, and are text, or whole numbers if the column has the name of an id."""
         kind = (
             self.has_text
             if not self.has_number
@@ -79,7 +79,7 @@ class _Column:
         return "number" if self.is_whole else "string"
 
     def repeated(self) -> int | None:
-        """The first row, from 0, that repeats a field of an earlier row; None if there is none."""
+        """The number (from 0) of the first row that repeats a field of an earlier row; None if there is none."""
         _, first = np.unique(np.asarray(self._digests, np.uint64), return_index=True)
         is_first = np.zeros(len(self._digests), bool)
         is_first[first] = True
@@ -89,9 +89,9 @@ class _Column:
 def column_roles(
     path: str, names: Sequence[str], used: Sequence[str | None], options: SmilesOptions, rows: Iterable[list[str]]
 ) -> ColumnRoles:
-    """The roles of the columns that are not in `used`. Reads `rows` only if the options leave roles open.
+    """Finds the roles of the columns that are not in `used`. Reads `rows` only if the options do not decide all roles.
 
-    Raises ConfigError if several columns may be targets, DataError if the id in the options is not distinct in every row.
+    Raises ConfigError if several columns may be targets, and DataError if the options' column of ids has repeated values.
     """
     is_open = options.targets == (AUTO,)
     targets = () if is_open else options.targets
@@ -124,7 +124,7 @@ def column_roles(
 
 
 def _look(columns: dict[str, _Column], names: Sequence[str], rows: Iterable[list[str]]) -> None:
-    """Adds rows to the columns until every column is closed. Skips rows with another number of fields, which will be rejected."""
+    """Lets the columns observe rows until every column is closed. Skips rows with a wrong number of fields, because they will be rejected."""
     opened = [(names.index(name), column) for name, column in columns.items()]
     for fields in rows if opened else ():
         if len(fields) == len(names):

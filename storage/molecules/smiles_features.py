@@ -18,7 +18,7 @@ from graphmill.storage.graph_sets.packed_graphs import PackedGraphs
 from graphmill.storage.molecules.molecule_source import MoleculeRows
 from graphmill.storage.molecules.ogb_import import import_ogb
 
-# The vocabularies of ogb.utils.features.allowable_features, in column order (get_atom_feature_dims, get_bond_feature_dims).
+# Sizes of the vocabularies in ogb.utils.features.allowable_features, in the order of columns (get_atom_feature_dims, get_bond_feature_dims).
 ATOMS = RowSchema(9, "uint8", (119, 5, 12, 12, 10, 6, 6, 2, 2))
 BONDS = RowSchema(3, "uint8", (5, 6, 2))
 INDEX_DTYPE = "uint16"
@@ -27,7 +27,7 @@ _MAX_ATOMS = 2**16 - 1
 
 @dataclass(frozen=True)
 class Molecules:
-    """The graphs of one chunk, and its rejected rows in the order of their lines."""
+    """The graphs of one chunk, and its rejected rows, in the order of their lines."""
 
     graphs: PackedGraphs
     split: np.ndarray  # int8 [g]
@@ -81,7 +81,7 @@ class _Misread(Exception):
 
 
 class Featuriser:
-    """Turns chunks into graphs; caches feature rows across chunks. Not thread-safe.
+    """Turns chunks into graphs. Keeps a cache of feature rows from chunk to chunk. Not thread-safe.
 
     Raises MissingDependencyError if rdkit or ogb is not installed.
     """
@@ -162,7 +162,7 @@ class Featuriser:
                 self._bond_refusals[kind] = f"bond stereo {bond.GetStereo()}, which OGB's features do not have"
 
     def _refusal(self, smiles: str) -> str:
-        """The reason why RDKit refuses this text."""
+        """Returns the reason why RDKit refuses this text."""
         molecule = self._chem.MolFromSmiles(smiles, sanitize=False)
         if molecule is None:
             return "not SMILES"
@@ -213,7 +213,7 @@ def _feature_rows(kinds: np.ndarray, rows: dict[int, bytes], dim: int) -> np.nda
 
 
 def murcko_scaffold(smiles: str) -> str:
-    """RDKit's SMILES of the Murcko scaffold, without chirality; "" for a molecule without rings, or for no molecule. Raises MissingDependencyError."""
+    """Returns RDKit's SMILES of the Murcko scaffold, without chirality; "" for a molecule without rings or an invalid SMILES. Raises MissingDependencyError."""
     chem, logs, _ = _import_chemistry()
     from rdkit.Chem.Scaffolds.MurckoScaffold import MurckoScaffoldSmiles
 
@@ -223,7 +223,7 @@ def murcko_scaffold(smiles: str) -> str:
 
 
 def chemistry_versions() -> dict[str, str]:
-    """Versions of rdkit and ogb, for a graph's provenance. Raises MissingDependencyError."""
+    """Returns the versions of rdkit and ogb, for a graph's provenance. Raises MissingDependencyError if one is not installed."""
     try:
         return {"rdkit": metadata.version("rdkit"), "ogb": metadata.version("ogb")}
     except metadata.PackageNotFoundError as error:
@@ -231,7 +231,7 @@ def chemistry_versions() -> dict[str, str]:
 
 
 def _import_chemistry() -> tuple[Any, Any, Any]:
-    """rdkit.Chem, rdkit.rdBase.BlockLogs, ogb.utils.features."""
+    """Imports and returns rdkit.Chem, rdkit.rdBase.BlockLogs and ogb.utils.features."""
     try:
         features = import_ogb("ogb.utils.features")
         from rdkit import Chem

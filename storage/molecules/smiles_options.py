@@ -1,4 +1,4 @@
-"""Options for reading a table of SMILES. Apart from the reader, so that a command line need not load it."""
+"""Options for reading a table of SMILES. They are in a separate module, so that a command line need not load the reader."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -17,19 +17,20 @@ class SmilesOptions:
     smiles: str = "smiles"
     """Column of the SMILES, or of CXSMILES with an extension |…| after a space. Without header, `0` is the first column."""
     targets: tuple[str, ...] = (AUTO,)
-    """Columns of numbers; an empty field, `nan`, `NA`, `NULL` or `None` is a missing target. auto: the only column of numbers
-    that has no other role, if any; none: no targets, for molecules that are only predicted."""
+    """Columns of numbers. An empty field, `nan`, `NA`, `NULL` or `None` is a missing target. auto: the only column of numbers
+    that has no other role, if there is one. none: no targets, for molecules that are only predicted."""
     id: Literal["auto"] | str | None = AUTO
-    """Column of ids, which predictions repeat; auto: the first column named as an id (`id`, `cid`, `mol_id`, `name` …) with a distinct text or whole number
-    in every row, else the first column with a distinct text in every row; none: rows are named by their numbers."""
+    """Column of ids. Predictions have these ids, too. auto: the first column that has the name of an id (`id`, `cid`, `mol_id`, `name` …) and a distinct text
+    or whole number in every row, else the first column with a distinct text in every row. none: ids are row numbers."""
     header: bool = True
-    """Whether the first line holds column names; otherwise columns are named by their number, from 0."""
+    """Whether the first line has column names. Otherwise the names of columns are their numbers, from 0."""
     delimiter: str = ","
     """Delimiter: one character, or `tab`."""
     split_column: str | None = None
-    """Column with train, valid (or val) or test; empty or `NA`: in no part."""
+    """Column with train, valid (or val) or test. A row with an empty field or `NA` is in no part."""
     split_file: str | None = None
-    """.npz with row numbers (from 0, without the header) as arrays train, valid (or val) and test. Without column and file, hashed SMILES are split 80/10/10."""
+    """An .npz file with row numbers in arrays train, valid (or val) and test. Rows count from 0, without the header. If neither a column nor a file gives the
+    split, a hash of the SMILES splits the rows 80/10/10."""
 
     def __post_init__(self) -> None:
         if len(self.delimiter) != 1 and self.delimiter != "tab":

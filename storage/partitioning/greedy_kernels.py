@@ -4,11 +4,11 @@ import numpy as np
 
 from graphmill.core.compile_cache import compiled
 
-# Count of further sweeps over the nodes of one window. In a further sweep the partitions of all neighbours are known (Nishimura and Ugander,
+# Number of additional sweeps over the nodes of one window. In these sweeps the partitions of all neighbours are known (Nishimura and Ugander,
 # "Restreaming graph partitioning", KDD 2013). The edges of the window are in memory, so no further pass over the source is needed.
 NUM_RESTREAMS = 8
 
-_BLOCK_EDGES = 512  # looked up ahead
+_BLOCK_EDGES = 512  # number of edges whose entries are loaded into cache in advance
 
 
 def place_window(
@@ -20,11 +20,11 @@ def place_window(
     size: np.ndarray,
     capacity: np.ndarray,
 ) -> None:
-    """Places the window's nodes in order of first appearance, except nodes that had more edges in an earlier window. Edges count in both directions.
+    """Assigns partitions to the window's nodes, in order of first appearance, except nodes that had more edges in an earlier window. Edges count both ways.
 
     src, dst: int64 [k]. type_offsets: int64 [num_types + 1]; type t has the nodes [type_offsets[t], type_offsets[t + 1]). capacity: int64
-    [num_types]. Updates partition (int32 [num_nodes], -1: not placed), seen (int32 [num_nodes]: count of a node's edges in the window that placed
-    the node) and size (int64 [num_types, num_partitions]).
+    [num_types]. Updates partition (int32 [num_nodes], -1: not placed), seen (int32 [num_nodes]: number of the node's edges in the window that placed the
+    node) and size (int64 [num_types, num_partitions]).
     """
     node, degree, before, ends, _ = _number(src, dst, partition)
     kind = np.searchsorted(type_offsets, node, side="right") - 1
@@ -37,17 +37,17 @@ def place_window(
     place = np.where(is_placed, -1, before)
     for _ in range(1 + NUM_RESTREAMS):
         if not _sweep(indptr, neighbour, is_placed, kind, place, size, capacity):
-            break  # the next sweep would begin in the same state and move no node
+            break  # another sweep would begin in the same state, and would also move no node
     partition[node] = place
 
 
 @compiled
 def _number(src, dst, partition):
-    """Numbers the nodes of a window in order of first appearance. Returns ids, degrees and partitions of the nodes, then `ends` (int32 [k, 2], the numbers
-    of the two ends of each edge), and a value that the caller ignores.
+    """Numbers the nodes of a window in order of first appearance. Returns the nodes' ids, degrees and partitions, `ends` (int32 [k, 2]: the numbers of the two
+    ends of each edge), and a value that the caller ignores.
 
-    During the loop `partition` holds -2 - k for the node with number k, so no further table of all nodes is needed. The loop looks up each end of an
-    edge only once, because a table of all nodes does not stay in cache.
+    During the loop, `partition` holds -2 - k for the node with number k, so no other table of all nodes is needed. The loop looks up each end of an edge only
+    once, because a table of all nodes does not fit into cache.
     """
     room = 1024
     node, degree, before = np.empty(room, np.int64), np.empty(room, np.int64), np.empty(room, np.int32)
@@ -55,7 +55,7 @@ def _number(src, dst, partition):
     count = touched = 0
     for i in range(len(src)):
         if i % _BLOCK_EDGES == 0:
-            # Brings the entries into cache: the processor overlaps these independent reads. In the loop below a branch would wait for each read.
+            # This loop loads the entries into cache. Its reads are independent, so the processor overlaps them. In the loop below a branch waits for each read.
             for k in range(i, min(i + _BLOCK_EDGES, len(src))):
                 touched += partition[src[k]] + partition[dst[k]]
         for end in range(2):
@@ -96,8 +96,8 @@ def _neighbours(ends, indptr, is_placed):
 
 @compiled
 def _sweep(indptr, neighbour, is_placed, kind, place, size, capacity):
-    """Makes one greedy sweep over the nodes to be placed. A node that has a partition (`place`) first leaves it, and may come back. Returns the number of moved
-    nodes."""
+    """Makes one greedy sweep over the nodes to be placed. A node that already has a partition (`place`) is first removed from it, and may be put back.
+    Returns the number of moved nodes."""
     num_moved = 0
     num_types, num_partitions = size.shape
     count = np.zeros(num_partitions, dtype=np.int64)
@@ -121,7 +121,7 @@ def _sweep(indptr, neighbour, is_placed, kind, place, size, capacity):
                     touched[num_touched] = owner
                     num_touched += 1
                 count[owner] += 1
-        # A partition with room and a neighbour has a score above 0. Without a neighbour the score is exactly 0, so only a few partitions are compared.
+        # The score of a partition is above 0 if it has room and holds a neighbour, and is exactly 0 without a neighbour. So only a few partitions are compared.
         best, best_score = -1, 0.0
         for i in range(num_touched):
             p = touched[i]
@@ -152,7 +152,7 @@ def fill_up(partition, size):
 
 @compiled
 def count_links(src, dst, partition, links):
-    """Counts each edge whose two ends have partitions in links[partition of src, partition of dst]."""
+    """Adds 1 to links[partition of src, partition of dst] for each edge whose two ends have partitions."""
     for i in range(len(src)):
         one, other = partition[src[i]], partition[dst[i]]
         if one >= 0 and other >= 0:
@@ -161,7 +161,7 @@ def count_links(src, dst, partition, links):
 
 @compiled
 def cost_of_leaving(indptr, neighbour, partition, num_partitions):
-    """int64 [num_nodes]: the count of additional cut edges if a node moves to the best other partition."""
+    """Returns for each node (int64 [num_nodes]) how many more edges are cut if the node moves to the best other partition."""
     cost = np.empty(len(partition), np.int64)
     count = np.empty(num_partitions, np.int64)
     for row in range(len(partition)):
@@ -176,9 +176,8 @@ def cost_of_leaving(indptr, neighbour, partition, num_partitions):
 
 @compiled
 def move_surplus(order, indptr, neighbour, kind, partition, size, capacity):
-    """Moves nodes, in the given order, out of partitions that have more nodes of the node's type than `capacity`. A node moves to the partition with room
-    that has most of the node's neighbours, or to the emptiest partition. Updates partition (int32 [num_nodes]) and size (int64 [num_types,
-    num_partitions])."""
+    """Moves nodes, in the given order, out of partitions that have more nodes of the node's type than `capacity`. Of the partitions with room, a node moves to
+    the one with most of its neighbours, or else to the emptiest. Updates partition (int32 [num_nodes]) and size (int64 [num_types, num_partitions])."""
     count = np.zeros(size.shape[1], dtype=np.int64)
     for row in order:
         t, left = kind[row], partition[row]

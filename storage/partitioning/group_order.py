@@ -1,24 +1,24 @@
-"""Orders locality groups by recursive bisection: groups that are near in this order are near in the graph.
+"""Orders locality groups by recursive bisection. Groups that are near in this order are near in the graph.
 
-All groups are cut into two halves of about equal size with few edges between the halves. Each half is cut in the same manner, down to single groups
-(Kernighan and Lin, Bell System Technical Journal 49(2), 1970; Fiduccia and Mattheyses, DAC 1982). Halves are grown from several groups, like METIS does on
-its coarsest graph (SIAM J. Sci. Comput. 20(1), 1998). Consecutive groups are then about as local as a partition that was made for their size, so any number
-of partitions can be ranges of groups. Only whole numbers are compared, so every machine finds the same order.
+The set of groups is cut into two halves of about equal size with few edges between them. Each half is cut in the same way, down to single groups
+(Kernighan and Lin, Bell System Technical Journal 49(2), 1970; Fiduccia and Mattheyses, DAC 1982). A half is grown from one of several start groups, as METIS
+does on its coarsest graph (SIAM J. Sci. Comput. 20(1), 1998). A range of consecutive groups is then about as local as a partition that was made for this
+size, so any number of partitions can be ranges of groups. Only whole numbers are compared, so every machine finds the same order.
 """
 
 import numpy as np
 
-_STARTS = 4  # count of groups from which a half is grown; the best result is used
-_PASSES = 8  # most passes of moves over one bisection
-_PATIENCE = 64  # a pass ends after so many moves without a better cut
-_SLACK = 50  # a half differs from half of the total size by at most 1/_SLACK of the total, or by the size of a group
+_STARTS = 4  # number of start groups from which a half is grown; the best result is used
+_PASSES = 8  # most passes of moves to improve one bisection
+_PATIENCE = 64  # a pass ends after this many moves without a better cut
+_SLACK = 50  # a half may differ from half of the total size by 1/_SLACK of the total, or by the size of a group
 _NEVER = np.iinfo(np.int64).min
 
 
 def order_groups(links: np.ndarray, size: np.ndarray) -> np.ndarray:
-    """int64 [groups]: the groups in their order.
+    """Returns the groups in their order, int64 [groups].
 
-    links: int64 [groups, groups], count of edges between groups, in either direction. size: int64 [groups], count of nodes of each group.
+    links: int64 [groups, groups], number of edges between each two groups, in either direction. size: int64 [groups], number of nodes in each group.
     """
     links = links + links.T
     np.fill_diagonal(links, 0)
@@ -35,22 +35,22 @@ def order_groups(links: np.ndarray, size: np.ndarray) -> np.ndarray:
 
 
 def even_ranges(size: np.ndarray, num_ranges: int) -> np.ndarray:
-    """int64 [num_ranges + 1]: the first item of each range. Items of these sizes are cut, in their order, into ranges of about equal size.
+    """Cuts items, in their order, into ranges of about equal total size. Returns the first item of each range, and the number of items, int64 [num_ranges + 1].
 
-    No range is empty, so there must be at least as many items as ranges. Each bound is as near to the ideal bound as the other ranges allow.
+    No range is empty, so there must be at least as many items as ranges. Each bound is as near to its ideal position as the other ranges allow.
     """
     ends = np.concatenate([[0], np.cumsum(size)])
     even = ends[-1] * np.arange(num_ranges + 1) / num_ranges
     after = np.clip(np.searchsorted(ends, even), 1, len(size))
     bounds = after - (even - ends[after - 1] <= ends[after] - even)
     number = np.arange(num_ranges + 1)
-    # Each bound is at least one more than the previous bound.
+    # Each bound is at least one more than the bound before it.
     bounds = np.maximum.accumulate(np.maximum(bounds, number) - number) + number
     return np.minimum(bounds, len(size) - num_ranges + number)
 
 
 def _bisect(links: np.ndarray, size: np.ndarray) -> np.ndarray:
-    """Cuts at least two groups into halves. Returns bool [groups]: whether a group is in the left half."""
+    """Cuts two or more groups into halves. Returns for each group whether it is in the left half, bool [groups]."""
     best, fewest = np.zeros(len(size), bool), None
     for start in _starts(links):
         is_left = _refine(links, size, _grow(links, size, start))
@@ -61,7 +61,7 @@ def _bisect(links: np.ndarray, size: np.ndarray) -> np.ndarray:
 
 
 def _starts(links: np.ndarray) -> list[int]:
-    """Chooses groups that are far apart: first the group with the fewest links, then groups with the smallest share of links to the groups chosen before."""
+    """Chooses groups that are far apart. First the group with the fewest links, then repeatedly the group with the smallest share of links to chosen groups."""
     degree = np.maximum(links.sum(0), 1)
     starts = [int(np.argmin(degree))]
     near = links[starts[0]].copy()
@@ -74,7 +74,7 @@ def _starts(links: np.ndarray) -> list[int]:
 
 
 def _grow(links: np.ndarray, size: np.ndarray, start: int) -> np.ndarray:
-    """Grows a half from the group `start`: adds the group that cuts the fewest edges until the half is large enough. The last group is never added."""
+    """Grows a half from the group `start`. Repeatedly adds the group that cuts the fewest edges, until the half is large enough. Never adds the last group."""
     degree, inside = links.sum(0), np.zeros(len(size), np.int64)
     is_left = np.zeros(len(size), bool)
     group, held, half = start, 0, int(size.sum()) // 2
@@ -88,8 +88,8 @@ def _grow(links: np.ndarray, size: np.ndarray, start: int) -> np.ndarray:
 
 
 def _refine(links: np.ndarray, size: np.ndarray, is_left: np.ndarray) -> np.ndarray:
-    """Improves a bisection in passes. In a pass every group moves at most once; the group that saves most edges moves first. The next pass begins with the best
-    state."""
+    """Improves a bisection in passes. In a pass every group moves at most once, and the group that saves most edges moves first. The next pass begins with the
+    best state of this pass."""
     total = int(size.sum())
     slack = max(total // _SLACK, int(size.max()))
     for _ in range(_PASSES):
@@ -98,7 +98,7 @@ def _refine(links: np.ndarray, size: np.ndarray, is_left: np.ndarray) -> np.ndar
         gain = np.where(side, -1, 1) * (2 * inside - links.sum(0))
         held, may_move = int(size[side].sum()), np.ones(len(size), bool)
         while since < _PATIENCE:
-            # Twice the difference between the size of a half and half of the total size.
+            # Twice the allowed difference between the size of a half and half of the total size.
             off = np.abs(2 * np.where(side, held - size, held + size) - total)
             fits = may_move & ((off <= 2 * slack) | (off < abs(2 * held - total)))
             if not fits.any():

@@ -1,12 +1,12 @@
 """Assigns nodes to partitions: `assign_partitions(name, source, num_partitions, seed)`, and `assign_types` for a typed graph.
 
-A partitioner is a pure function of the source and its arguments, and leaves no partition empty. `random` and `range` read no edges; the sizes of their
+A partitioner is a pure function of the source and its arguments, and leaves no partition empty. `random` and `range` read no edges, and the sizes of their
 partitions differ by at most one. `ldg` and `metis` find locality groups, and order the groups so that neighbors are near
-(`graphmill.storage.partitioning.group_order`). A partition is a range of groups; its size differs from the even size by at most a group.
+(`graphmill.storage.partitioning.group_order`). Their partitions are ranges of groups. A partition differs from the mean size by at most the size of a group.
 
-`ldg` puts at most `LOOSE` times the mean size into a group, so that communities of many sizes fit, or (1 + `LDG_SLACK`) times the mean if the groups are the
-partitions. `metis` keeps METIS's tolerance (about 3 %). In a typed graph, in both partitioners every group has at most (1 + `LDG_SLACK`) times the mean of each
-type. Memory is O(num_nodes) and up to four windows of edges; `metis` has the whole graph in memory.
+In `ldg`, a group has at most `LOOSE` times the mean number of nodes, so that communities of different sizes fit. If the groups are the partitions, a group has
+at most (1 + `LDG_SLACK`) times the mean. `metis` has METIS's tolerance (about 3 %). In a typed graph, both limit the number of nodes of each type in a group
+to (1 + `LDG_SLACK`) times the mean for that type. Memory is O(num_nodes) and up to four windows of edges; `metis` has the whole graph in memory.
 """
 
 from collections.abc import Callable, Iterator
@@ -23,14 +23,14 @@ from graphmill.storage.format.source import EdgeChunk, EdgeSource, SourceInfo, T
 from graphmill.storage.partitioning.group_order import even_ranges, order_groups
 
 LDG_SLACK, LOOSE = 0.03, 4.0
-# Count of edges in a window of LDG; an edge takes about 60 bytes. More edges give better partitions. This is a constant and not an option, so that the same
-# graph gets the same partitions on every machine.
+# Number of edges in a window of LDG. An edge takes about 60 bytes. A larger window gives better partitions. This is a constant and not an option, so that
+# a graph gets the same partitions on every machine.
 LDG_WINDOW_EDGES = 1 << 21
 
-# Automatic groups: PARTITION_GROUPS groups for each partition, with at least GROUP_NODES nodes each. All counts of partitions up to FEW_PARTITIONS use the
-# same groups.
+# The default number of groups: PARTITION_GROUPS groups for each partition, with at least GROUP_NODES nodes per group. Any number of partitions up to
+# FEW_PARTITIONS uses the same groups.
 PARTITION_GROUPS, GROUP_NODES, FEW_PARTITIONS = 16, 32, 4
-MOST_GROUPS = 4096  # ordering the groups needs a table with the count of edges between any two groups
+MOST_GROUPS = 4096  # limited, because ordering the groups needs a table with the number of edges between any two groups
 
 _READ_EDGES = 1 << 20
 
@@ -40,7 +40,7 @@ class Assignment:
     """The partition and the locality group of every row."""
 
     partition: np.ndarray  # int32 [num_nodes]
-    group: np.ndarray | None = None  # int32 [num_nodes]; a later partition has higher groups; None: no groups
+    group: np.ndarray | None = None  # int32 [num_nodes]; a later partition has higher group numbers; None: no groups
     num_groups: int = 0
 
     def rows(self, start: int, stop: int) -> "Assignment":
@@ -52,8 +52,8 @@ class Assignment:
 def assign_partitions(
     name: str, source: EdgeSource, num_partitions: int, seed: int, num_groups: int | None = None
 ) -> Assignment:
-    """Computes the partition of every row with the partitioner `name`, and the row's locality group if `name` finds groups. `num_groups` None:
-    `automatic_groups`. Edges count in both directions, even if the source gives only one direction.
+    """Computes the partition of every row with the partitioner `name`, and also the row's locality group if this partitioner finds groups. If `num_groups` is
+    None, `automatic_groups` decides. Edges count in both directions, even if the source gives only one direction.
 
     Raises DataError for an edge with an id out of range (`ldg`, `metis`), MissingDependencyError for `metis` without pymetis, ConfigError for
     an impossible number of groups.
@@ -73,11 +73,11 @@ def assign_partitions(
 def assign_types(
     name: str, source: TypedSource, num_partitions: int, seed: int, num_groups: int | None = None
 ) -> dict[str, Assignment]:
-    """Computes the partition of every row of every type. `ldg` and `metis` partition one graph: the rows of all types one after another, with the edges of all
-    relations.
+    """Computes the partition of every row of every type. `ldg` and `metis` partition one graph, which has the rows of all types, one type after another, and
+    the edges of all relations.
 
-    Each group and each partition has about equally many nodes of each type. `num_groups` None: the partitions are the groups, and no groups are
-    stored. Raises the errors of `assign_partitions`.
+    The nodes of each type are divided about equally over groups and over partitions. If `num_groups` is None, the partitions are the groups, and no groups
+    are stored. Raises the errors of `assign_partitions`.
     """
     num_nodes = {node_type: nodes.info.num_nodes for node_type, nodes in source.nodes.items()}
     _check_groups(name, num_groups, num_partitions, max(num_nodes.values()))
@@ -91,7 +91,7 @@ def assign_types(
         assigned = Assignment(partition)
     else:
         group, _ = _ordered_groups(name, edges, edges.offsets, num_groups, seed, LDG_SLACK)
-        # Each group has its share of every type, so partitions with equally many groups also have equal shares.
+        # Each group has an equal share of every type, so partitions with the same number of groups also have equal shares.
         assigned = _ranges(group, even_ranges(np.ones(num_groups, np.int64), num_partitions))
     return {
         node_type: assigned.rows(start, stop)
@@ -115,8 +115,7 @@ def _check_groups(name: str, num_groups: int | None, num_partitions: int, num_no
 def _ordered_groups(
     name: str, source: EdgeSource, type_offsets: np.ndarray, num_groups: int, seed: int, slack: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the group of every row (int32 [num_nodes]) and the size of every group (int64 [num_groups]). Groups that are near in number are near in the
-    graph."""
+    """Returns the group of every row (int32 [num_nodes]) and the size of every group (int64 [num_groups]). Groups with near numbers are near in the graph."""
     links = np.zeros((num_groups, num_groups), np.int64) if num_groups <= MOST_GROUPS else None
     group = GROUPERS[name](source, type_offsets, num_groups, seed, links, slack)
     _fill_empty(group, type_offsets, num_groups)
@@ -128,20 +127,20 @@ def _ordered_groups(
 
 
 def _ranges(group: np.ndarray, bounds: np.ndarray) -> Assignment:
-    """Makes partitions from groups: each partition has the groups between two bounds."""
+    """Makes partitions from groups. Each partition has the groups between two bounds."""
     partition_of = np.repeat(np.arange(len(bounds) - 1, dtype=np.int32), np.diff(bounds))
     return Assignment(partition_of[group], group, len(partition_of))
 
 
 @dataclass(frozen=True)
 class _TypesTogether:
-    """Presents a typed source as one plain graph: the rows of all types one after another, with the edges of all relations."""
+    """Presents a typed source as one plain graph, with the rows of all types, one type after another, and the edges of all relations."""
 
     source: TypedSource
 
     @cached_property
     def offsets(self) -> np.ndarray:
-        """int64 [num_types + 1]: the first row of each type, and the number of all rows."""
+        """The first row of each type, and the number of all rows, int64 [num_types + 1]."""
         return np.cumsum([0, *(nodes.info.num_nodes for nodes in self.source.nodes.values())])
 
     @property
@@ -160,7 +159,7 @@ class _TypesTogether:
 
 
 def automatic_groups(num_nodes: int, num_partitions: int) -> int:
-    """Returns the default number of locality groups: 1 for one partition, because it needs no groups. In a small graph the partitions are the groups."""
+    """Returns the default number of locality groups. One partition needs no groups, so the number is 1. In a small graph, the partitions are the groups."""
     if num_partitions == 1:
         return 1
     many = PARTITION_GROUPS * max(num_partitions, FEW_PARTITIONS)
@@ -168,17 +167,18 @@ def automatic_groups(num_nodes: int, num_partitions: int) -> int:
 
 
 def random_shares(num_nodes: int, num_partitions: int, seed: int) -> np.ndarray:
-    """Shuffles the rows with a key and cuts them into equal shares: int32 [num_nodes]."""
+    """Shuffles the rows with a key and cuts them into equal shares. Returns the share of each row, int32 [num_nodes]."""
     from graphmill.core.counter_kernels import shuffled_shares
 
-    shuffle = Permutation(num_nodes, derive_key(seed, 0x7061_7274))  # "part"
+    # "part": makes this shuffle independent of other draws with the same seed
+    shuffle = Permutation(num_nodes, derive_key(seed, 0x7061_7274))
     partition = np.empty(num_nodes, dtype=np.int32)
     shuffled_shares(shuffle.compiled_form, num_partitions, partition)
     return partition
 
 
 def consecutive_shares(num_nodes: int, num_partitions: int, seed: int) -> np.ndarray:
-    """Cuts consecutive rows into equal shares: int32 [num_nodes]. `seed` is not used."""
+    """Cuts the rows, in order, into equal shares. Returns the share of each row, int32 [num_nodes]. `seed` is not used."""
     bound = np.arange(num_partitions + 1) * num_nodes // num_partitions
     return np.repeat(np.arange(num_partitions, dtype=np.int32), np.diff(bound))
 
@@ -186,17 +186,17 @@ def consecutive_shares(num_nodes: int, num_partitions: int, seed: int) -> np.nda
 def ldg_groups(
     source: EdgeSource, type_offsets: np.ndarray, num_groups: int, seed: int, links: np.ndarray | None, slack: float
 ) -> np.ndarray:
-    """Groups nodes by linear deterministic greedy (LDG) in one pass over the edge stream: int32 [num_nodes]. `seed` is not used. A group has at most 1 +
-    `slack` times the mean of each type (rows [type_offsets[t], type_offsets[t + 1])). If `links` is given, counts the edges from group a to group b in
-    links[a, b], by the groups that the ends have at that time.
+    """Groups nodes by linear deterministic greedy (LDG) in one pass over the edge stream. Returns the group of each node, int32 [num_nodes]. Ignores `seed`.
+    Type t has the rows [type_offsets[t], type_offsets[t + 1]). For each type, a group has at most (1 + `slack`) times the mean number of nodes per group. If
+    `links` is given, counts the edges from group a to group b in links[a, b], by the groups that the ends have after the edge's window was placed.
 
-    A node goes to the group with most of its neighbours, with a discount for full groups: argmax of count_g · (1 - size_g / capacity) for the node's type.
-    If several groups are equally good, the emptiest is used (Stanton and Kliot, "Streaming graph partitioning for large distributed graphs", KDD 2012). In
-    the paper nodes arrive with all their neighbours. Here edges arrive, so a node is placed by its neighbours in a window of `LDG_WINDOW_EDGES` edges. Nodes
-    of a window are placed in order of first appearance. A node is placed again in a later window if it has at least as many neighbours there. Nodes without
-    edges fill the emptiest groups.
+    A node goes to the group g with the largest count_g · (1 - size_g / capacity): count_g is the number of its neighbours in g, size_g the number of nodes of
+    its type in g. If several groups are equally good, the emptiest is used (Stanton and Kliot, "Streaming graph partitioning for large distributed graphs",
+    KDD 2012). In the paper, nodes arrive with all their neighbours. Here edges arrive, so a node is placed by its neighbours in a window of
+    `LDG_WINDOW_EDGES` edges. The nodes of a window are placed in order of first appearance. A node is placed again in a later window if it has at least as
+    many neighbours there. Nodes without edges fill the emptiest groups.
     """
-    # Imported here so that only this partitioner waits for numba's compiler.
+    # Imported here, so that only this partitioner waits for numba's compiler.
     from graphmill.storage.partitioning.greedy_kernels import count_links, fill_up, place_window
 
     num_nodes = source.info.num_nodes
@@ -221,11 +221,11 @@ def ldg_groups(
 def metis_groups(
     source: EdgeSource, type_offsets: np.ndarray, num_groups: int, seed: int, links: np.ndarray | None, slack: float
 ) -> np.ndarray:
-    """Groups nodes by METIS's k-way partition of the undirected simple graph of the edges. Arguments and result are those of `ldg_groups`, but the slack is
-    that of METIS, and a group may be empty. The whole graph is in memory.
+    """Groups nodes by METIS's k-way partition of the undirected simple graph of the edges. Arguments and result are as in `ldg_groups`, except that METIS's
+    own tolerance applies and a group may be empty. The whole graph is in memory.
 
-    METIS (pymetis) balances the number of all nodes together. With several types, nodes are moved out of a group that has more than 1 + `slack` times the
-    mean of a type. The nodes that cause the fewest additional cut edges are moved.
+    METIS (pymetis) balances the total number of nodes, not the number of each type. With several types, nodes are then moved out of any group with more than
+    (1 + `slack`) times the mean number of nodes of a type. The nodes that cause the fewest additional cut edges are moved.
     """
     try:
         import pymetis
@@ -247,7 +247,7 @@ def metis_groups(
     ones = np.ones(2 * len(src), dtype=bool)
     shape = (num_nodes, num_nodes)
     adjacency = coo_array((ones, (np.concatenate([src, dst]), np.concatenate([dst, src]))), shape=shape).tocsr()
-    adjacency.sum_duplicates()  # from here on the order of neighbours does not depend on the order of edges
+    adjacency.sum_duplicates()  # after this, the order of neighbours does not depend on the order of edges
     options = pymetis.Options(seed=seed & 0x7FFF_FFFF)
     _, parts = pymetis.part_graph(
         num_groups, pymetis.CSRAdjacency(adjacency.indptr, adjacency.indices), options=options
@@ -321,8 +321,8 @@ def _check_ends(chunk: EdgeChunk, name: str, num_sources: int, num_targets: int)
 
 
 def _fill_empty(group: np.ndarray, type_offsets: np.ndarray, num_groups: int) -> None:
-    """Moves, in place, a node into every group without nodes of a type: the last row of the largest group of this type. A type with fewer nodes than groups
-    is not changed."""
+    """For each type, fills every group that has no node of this type with one node: the last row of the group with most nodes of the type. Works in place. A
+    type with fewer nodes than groups is not changed."""
     for own in np.split(group, type_offsets[1:-1]):
         size = np.bincount(own, minlength=num_groups)
         for empty in np.flatnonzero(size == 0) if len(own) >= num_groups else ():

@@ -4,7 +4,7 @@
     data/<snapshot>/part-00000/…                   files of the partitions that this host serves; files of other partitions are missing
     copied/part-00000.json                         stamps of the verified files: a file whose stamp is unchanged is not read again
 
-A file is either complete or missing. Ingestion never writes to a copy, and the origin is only read.
+A file of a copy is either complete or missing. Ingestion never writes to a copy. The origin is only read.
 """
 
 import hashlib
@@ -36,7 +36,7 @@ from graphmill.storage.snapshots.snapshots import has_graph, manifest_path, read
 COPIED = "copied"
 _WHOLE = "graphs.json"
 _CHUNK_BYTES = 1 << 22
-_DEADLINE_S, _TRY_S = 120.0, 60.0  # deadline for a chunk, which takes 34 s at 1 Mb/s
+_DEADLINE_S, _TRY_S = 120.0, 60.0  # for one chunk, which takes 34 s at 1 Mb/s
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def copy_manifest(url: str, manifest: Manifest | GraphSetManifest) -> None:
 
 
 def _manifest_there(url: str, manifest: Manifest | GraphSetManifest) -> Manifest | GraphSetManifest | None:
-    """Returns the manifest of the copy at the url: the manifest of the same snapshot, or else the newest; None if nothing is there. Raises ConfigError if the
+    """Returns the manifest of the copy at the url: of the same snapshot, or else of the newest snapshot. None if nothing is there. Raises ConfigError if the
     graph at the url is not a copy, or is a copy with other content."""
     if not has_graph(url):
         return None
@@ -76,16 +76,16 @@ def _manifest_there(url: str, manifest: Manifest | GraphSetManifest) -> Manifest
 
 
 def _check_place(url: str, manifest: Manifest | GraphSetManifest) -> None:
-    """Raises ConfigError if a folder of this host cannot be used for this copy: it holds other files or another graph, or cannot be written."""
+    """Raises ConfigError if a folder of this host cannot be used for this copy, because it holds other files or another graph, or cannot be written."""
     where = f"choose another url on {socket.gethostname()}"
     check_output(url, "a graph", lambda *at: [name for name in graph_strangers(*at) if name != COPIED], advice=where)
     _manifest_there(url, manifest)
 
 
 def copy_here(origin: str, snapshot: int, url: str, partitions: Sequence[int] = ()) -> int:
-    """Completes the copy at `url` on this host: these partitions of a graph, or all files of a set. Returns the number of bytes read from the origin.
+    """Copies missing files to the copy at `url` on this host, for these partitions of a graph, or all files of a set. Returns the bytes read from the origin.
 
-    Raises ConfigError if `url` holds other files or another graph, FormatError if the origin is gone or damaged or the disk is full.
+    Raises ConfigError if `url` holds other files or another graph, and FormatError if the origin is missing or damaged, or if the disk is full.
     """
     filesystem, path = split_url(origin)
     manifest = parse_any_manifest(*read_manifest(filesystem, path, origin, snapshot, "graphmill ingest <source>"))
@@ -93,7 +93,7 @@ def copy_here(origin: str, snapshot: int, url: str, partitions: Sequence[int] = 
     _check_place(url, manifest)
     if isinstance(manifest, GraphSetManifest):
         num_bytes = _copy_files(url, _WHOLE, list(manifest.files.values()), lambda: (filesystem, path))
-        copy_manifest(url, manifest)  # the manifest comes last, because a set is opened with all its files
+        copy_manifest(url, manifest)  # the manifest of a set comes last, because a set is opened with all its files
         return num_bytes
     copy_manifest(url, manifest)
     copy = open_graph(url, snapshot, kind=PLAIN_OR_TYPED)
@@ -101,9 +101,9 @@ def copy_here(origin: str, snapshot: int, url: str, partitions: Sequence[int] = 
 
 
 def copy_partition(copy: GraphSnapshot, index: int) -> CopiedPartition:
-    """Completes the files of a partition in a copy on this host. Files that were verified before are not read again.
+    """Copies the missing files of a partition to a copy on this host. Files that were verified before are not read again.
 
-    Raises FormatError if the origin is gone or damaged, or if the disk is full.
+    Raises FormatError if the origin is missing or damaged, or if the disk is full.
     """
     assert copy.manifest.origin is not None
     whole = PinnedGraph(copy.manifest.origin, copy.manifest.snapshot, copy.manifest.content_hash)
@@ -153,7 +153,7 @@ def _copy_files(
 
 
 def _read_record(path: Path) -> dict[str, Stamp]:
-    """Reads stamps by file name; none if the record is missing or was not written by this module."""
+    """Reads the stamps in a record, by file name. Returns no stamps if the record is missing or was not written by this module."""
     try:
         rows = json.loads(path.read_text())
         stamps = [Stamp(str(name), int(size), int(changed), str(digest)) for name, size, changed, digest in rows]

@@ -1,4 +1,4 @@
-"""Caches graphs from object stores in a folder of bounded size on this host's disk. The host's processes and later runs share the folder.
+"""Caches graphs from object stores in a folder of limited size on this host's disk. All processes of the host, and later runs, share the folder.
 
     lock                      held while space is freed, but not during copies
     3f2a…/                    the copy of one graph (storage/replicas/copied_files.py), with the partitions that were requested on this host
@@ -30,10 +30,10 @@ from graphmill.storage.filesystem.urls import absolute_url, is_local
 from graphmill.storage.graph import GraphSnapshot, copy_of
 from graphmill.storage.replicas.copied_files import CopiedPartition, copy_partition
 
-COPY_BYTES_PER_S = 5e6  # rate over a slow link to a slow disk
+COPY_BYTES_PER_S = 5e6  # bytes per second over a slow link to a slow disk
 _CLAIMED, _IN_USE, _REMOVED = "claimed.json", "in-use", "removed-"
 _GRAPH = re.compile("[0-9a-f]{32}")
-# the temporary name that copied_files gives to a file until the file is complete
+# temporary name that copied_files gives to a file until the file is complete
 _UNFINISHED = re.compile(r"\..+\.[0-9a-f]{8}")
 _LOCK_S = 60.0
 _Graph = TypeVar("_Graph", bound=GraphSnapshot)
@@ -41,13 +41,13 @@ _Graph = TypeVar("_Graph", bound=GraphSnapshot)
 
 @dataclass(frozen=True)
 class CopyCache:
-    """The cache folder on the host that uses this object."""
+    """The cache folder of the host on which this object is used."""
 
     folder: str
     num_bytes: int
 
     def copy_of(self, graph: _Graph) -> _Graph:
-        """Returns the graph with its copy in this cache as location; the copy may have no files yet. Returns a local graph unchanged."""
+        """Returns the graph, to be read from its copy in this cache. The copy may have no files yet. Returns a local graph unchanged."""
         if is_local(graph.filesystem):
             return graph
         named = f"{graph.url} {graph.manifest.content_hash}"
@@ -59,9 +59,9 @@ class CopyCache:
 
     @contextmanager
     def holding(self, copy: GraphSnapshot, partitions: Sequence[int]) -> Iterator[list[CopiedPartition]]:
-        """Ensures that the copy has these partitions during the block. Files that are already in the cache are not copied again.
+        """Context in which the copy has these partitions. Copies the files that are not in the cache yet.
 
-        Raises ConfigError if the partitions do not fit into the cache, FormatError if the store's files are damaged or the disk is full, DeadlineError if
+        Raises ConfigError if the partitions do not fit into the cache, FormatError if the store's files are damaged or the disk is full, and DeadlineError if
         the store does not answer or another process holds the folder for too long.
         """
         needed = {entry.path: entry.num_bytes for index in partitions for entry in copy.partition_files(index)}
@@ -82,13 +82,14 @@ class CopyCache:
         return f"{self.folder} on {socket.gethostname()}"
 
     def _claim(self, own: Path, needed: dict[str, int]) -> int:
-        """Frees space for the graph's files. Returns the file descriptor that locks the graph's folder."""
+        """Frees space for the graph's files, and locks its folder. Returns the file descriptor that holds the lock."""
         own.parent.mkdir(parents=True, exist_ok=True)
         with locked(own.parent / "lock", _LOCK_S):
             own.mkdir(exist_ok=True)
             in_use = os.open(own / _IN_USE, os.O_RDWR | os.O_CREAT, 0o600)
             try:
-                if try_alone(in_use):  # no process copies to this folder: remove files that a killed process left
+                if try_alone(in_use):
+                    # no other process copies to this folder, so remove the files that a killed process left
                     for path in own.rglob(".*"):
                         if _UNFINISHED.fullmatch(path.name):
                             path.unlink(missing_ok=True)
@@ -106,7 +107,7 @@ class CopyCache:
 
     def _make_room(self, own: Path, needed: int) -> None:
         """Removes unused graphs until `needed` bytes of this graph fit. Raises ConfigError if they cannot fit."""
-        for left in own.parent.glob(f"{_REMOVED}*"):  # left by a killed process
+        for left in own.parent.glob(f"{_REMOVED}*"):  # a killed process left this folder
             if _GRAPH.fullmatch(left.name.removeprefix(_REMOVED)):
                 shutil.rmtree(left)
         sizes = {
@@ -114,7 +115,7 @@ class CopyCache:
             for path in own.parent.iterdir()
             if path != own
             and _GRAPH.fullmatch(path.name)
-            and (path / _CLAIMED).exists()  # other folders may not be from Graphmill, and are not removed
+            and (path / _CLAIMED).exists()  # a folder without this file may not be from Graphmill, and is not removed
         }
         message = f"{self._here}: expected room for {_gb(needed)} of a graph in a cache of {_gb(self.num_bytes)}, "
         if needed > self.num_bytes:
@@ -131,7 +132,7 @@ class CopyCache:
 
 
 def _claimed(graph: Path) -> dict[str, int]:
-    """Reads the size of each file; none if there is no record. The record is written before anything is copied."""
+    """Reads the recorded size of each file; an empty result if there is no record. The record is written before anything is copied."""
     try:
         return {str(name): int(size) for name, size in json.loads((graph / _CLAIMED).read_text()).items()}
     except FileNotFoundError:

@@ -1,6 +1,6 @@
-"""Checks, without reading, that the verified files of a graph are unchanged: compares size and time of change.
+"""Checks that the verified files of a graph are unchanged. Compares size and time of change, without reading the files.
 
-Only local files are checked. A file of another filesystem is read into memory once, by the one process that owns it.
+Only local files are checked. A file on another filesystem is read into memory once, by the one process that owns it.
 """
 
 import os
@@ -17,7 +17,7 @@ from graphmill.storage.format.arrow_files import file_digest
 class Stamp:
     """Size, time of change and checksum of one file."""
 
-    name: str  # below the store's path
+    name: str  # path relative to the graph's folder
     num_bytes: int
     changed_ns: int
     sha256: str
@@ -33,8 +33,8 @@ class FileStamps:
     def renewed(self, verified: Collection[str] = ()) -> "FileStamps":
         """Returns the current stamps, if the files still have the same content.
 
-        A file whose stamp differs is read, unless it is in `verified`. It is accepted if its content is the same. Otherwise raises a FormatError with the
-        name of the first such file.
+        A file whose stamp has changed is read, unless the file is in `verified`. It is accepted if its content is the same. If the content differs, raises a
+        FormatError with the name of the first such file.
         """
         stamps = [(stamp, self._now(stamp)) for stamp in self.stamps]
         for before, now in stamps:
@@ -48,7 +48,7 @@ class FileStamps:
             self._compare(stamp)
 
     def check_untouched(self) -> None:
-        """Raises a FormatError with the name of a file that was changed in any way, because data that was read in the meantime may be wrong."""
+        """If a file was changed in any way, raises a FormatError with its name, because data that was read in the meantime may be wrong."""
         for stamp in self.stamps:
             if self._now(stamp) != stamp:
                 self._compare(stamp)
@@ -79,13 +79,13 @@ class FileStamps:
 
 
 def take_stamps(url: str, entries: Iterable[FileEntry]) -> FileStamps:
-    """Takes the current stamps of files; none if the files are not local. Raises FormatError if a file is missing."""
+    """Takes the current stamps of files. Returns no stamps if the files are not local. Raises FormatError if a file is missing."""
     unseen = unseen_stamps(url, entries)
     return replace(unseen, stamps=tuple(unseen._now(stamp) for stamp in unseen.stamps))
 
 
 def unseen_stamps(url: str, entries: Iterable[FileEntry]) -> FileStamps:
-    """Makes stamps that match no file, so that the first call of `renewed` reads all files; none if the files are not local."""
+    """Makes stamps that match no file, so that the first call of `renewed` reads all files. Returns no stamps if the files are not local."""
     filesystem, path = split_url(url)
     stamps = [Stamp(entry.path, -1, -1, entry.sha256) for entry in entries] if is_local(filesystem) else []
     return FileStamps(path, tuple(stamps))

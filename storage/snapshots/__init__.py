@@ -1,1 +1,1 @@
-"""Manages the snapshots of a graph: commit, list, lease, prune. Imports: storage.format, storage.filesystem, core."""
+"""Commits, lists, leases and prunes the snapshots of a graph. Imports: storage.format, storage.filesystem, core."""

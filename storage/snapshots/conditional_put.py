@@ -1,6 +1,6 @@
-"""Tests whether a store can create a file exclusively, that is only if it does not exist. The commit of a snapshot depends on this.
+"""Tests whether a store can create a file exclusively, which means only if the file does not exist. The commit of a snapshot depends on this.
 
-If a store checks first and then writes, or ignores the condition, two writers can overwrite each other's files.
+If a store ignores the condition, or checks it before and not during the write, two writers can overwrite each other's files.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ _RACERS, _ROUNDS = 4, 2
 
 def check_exclusive_creation(filesystem: fsspec.AbstractFileSystem, folder: str, url: str) -> None:
     """Raises ConfigError if exclusive creation can replace an existing file. Writes probe files to `folder` and removes them."""
-    if isinstance(filesystem, MemoryFileSystem):  # it belongs to this process, whose writers take a lock
+    if isinstance(filesystem, MemoryFileSystem):  # this filesystem belongs to one process, whose writers take a lock
         return
     problem = _problem(filesystem, folder)
     if problem:
@@ -42,7 +42,7 @@ def _problem(filesystem: fsspec.AbstractFileSystem, folder: str) -> str | None:
         try:
             with ThreadPoolExecutor(_RACERS) as pool:
                 futures = [pool.submit(create, str(racer).encode()) for racer in range(_RACERS)]
-            # The request that loses may also get "try again" (409 from S3), which counts as an error here.
+            # The losing request may also get the answer "try again" (409 from S3), which counts as an error here.
             winners = sum(future.exception() is None and future.result() for future in futures)
             if not winners:
                 futures[0].result()

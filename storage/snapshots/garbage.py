@@ -1,4 +1,4 @@
-"""Removes files that no manifest names, from folders with a journal. Only files with the names that Graphmill's writers use are removed; other files stay."""
+"""Removes, from folders with a journal, the files that no manifest names. Removes only files whose names Graphmill's writers use; other files stay."""
 
 import contextlib
 import os
@@ -19,7 +19,7 @@ from graphmill.storage.format.manifest import NAME, PART_NAME, parse_head
 from graphmill.storage.snapshots.journal import JOURNAL
 from graphmill.storage.snapshots.snapshots import manifest_path
 
-# All names that a writer gives to files in its folder. The journal is removed last, because it marks the folder as Graphmill's.
+# Patterns of all names that a writer gives to files in its folder. The journal is removed last, because it marks the folder as Graphmill's.
 _KEPT = (
     r"part-\d{5}/(topology|out_topology|nodes|ids|features|edges|links|graphs)\.arrow",
     rf"part-\d{{5}}/{PART_NAME}/(topology|out_topology|nodes|ids|features|edges|links)\.arrow",
@@ -37,7 +37,7 @@ _OURS, _PASSING = re.compile("|".join(_KEPT + _TEMPORARY)), re.compile("|".join(
 
 
 def remove_temporary(filesystem: fsspec.AbstractFileSystem, path: str, folder: str, attempted: Collection[int]) -> None:
-    """Cleans up after a writer: removes its temporary files. If none of the snapshots `attempted` was published, removes all its files.
+    """Cleans up after a writer. Removes its temporary files, or all its files if none of the snapshots `attempted` was published.
 
     If it cannot be determined which snapshots were published, all files stay until `prune` removes them.
     """
@@ -63,11 +63,11 @@ def remove_files(
     listed: Collection[str] | None = None,
     dry_run: bool = False,
 ) -> tuple[int, int, list[str]]:
-    """Removes Graphmill's files in a folder (`data/…`, `pieces/…`), except the files in `reached`; then removes the folder if it is empty. Returns the number
-    of removed files, their bytes, and the names of other files, which stay.
+    """Removes Graphmill's files in a folder (`data/…`, `pieces/…`), except the files in `reached`, and then the folder if it is empty. Returns the number and
+    the bytes of the removed files, and the names of files that are not Graphmill's, which stay.
 
-    `listed`: only these files and temporary files are removed; given if a manifest names the folder or named it before. None: no manifest ever named the
-    folder. All paths, including `folder`, are relative to the graph's path.
+    `listed` is given if a manifest names the folder, or did so before: then only these files and temporary files are removed. None: no manifest ever named
+    the folder. All paths, including `folder`, are relative to the graph's path.
     """
     where, removed, num_bytes, kept = f"{path}/{folder}", 0, 0, False
     foreign: list[str] = []
@@ -107,7 +107,8 @@ def _files(filesystem: fsspec.AbstractFileSystem, where: str) -> Iterator[tuple[
         for folder, _, names in () if os.path.islink(where) else os.walk(where, followlinks=False):
             for name in names:
                 each = Path(folder, name)
-                with contextlib.suppress(FileNotFoundError):  # another prune may remove files at the same time
+                with contextlib.suppress(FileNotFoundError):
+                    # another process may prune at the same time and remove files
                     status = each.lstat()
                     if not stat.S_ISLNK(status.st_mode):
                         yield each.relative_to(where).as_posix(), status.st_size

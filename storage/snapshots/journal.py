@@ -1,7 +1,7 @@
-"""Keeps the journal of a folder below `data/`. The journal names the folder's writer, and has the lease that the writer renews while it lives.
+"""Reads and writes the journal of a folder below `data/`. The journal names the folder's writer and holds its lease, which the writer renews while it lives.
 
-If no manifest names a folder and the folder's lease has expired, its writer is dead, and `graphmill.storage.snapshots.prune` may remove the folder. The clocks
-of the machine that writes and of the machine that prunes may differ by up to `CLOCK_MARGIN_S`.
+If no manifest names a folder and its lease has expired, the writer is dead, and `graphmill.storage.snapshots.prune` may remove the folder. The clocks of the
+machine that writes and the machine that prunes may differ by up to `CLOCK_MARGIN_S`.
 """
 
 import json
@@ -22,7 +22,7 @@ from graphmill.storage.filesystem.object_stores import put_file
 JOURNAL = "journal.json"
 LEASE_S = 3600.0
 CLOCK_MARGIN_S = 600.0
-# Names of temporary journal files (`write_durably`), and of pieces that were written after another process had removed the journal.
+# Patterns of the names of temporary journal files (`write_durably`), and of pieces that were written after another process had removed the journal.
 _WITHOUT_JOURNAL = re.compile(r"\.journal\.json\.[0-9a-f]{8}|\.?chunk-\d{7}-[0-9a-f]{64}\.arrow(\.[0-9a-f]{8})?")
 _FORMAT = "graphmill-journal"
 
@@ -55,7 +55,7 @@ class Lease:
         self._thread.start()
 
     def check(self) -> None:
-        """Raises ConflictError if the lease has expired or the journal is gone, because the folder may have been pruned."""
+        """Raises ConflictError if the lease has expired or the journal is missing, because then the folder may have been pruned."""
         if not self._lasts():
             raise ConflictError(
                 f"{self._where}: expected this writer's lease to last, found it over (the process was stopped for more than "
@@ -88,8 +88,8 @@ class Lease:
 
 
 def is_abandoned(folder: str, now: float) -> bool:
-    """Whether a dead writer left this local folder without a journal. Both must be true: the folder holds only files that can exist before the journal is
-    written or after it is removed, and the folder has not changed for longer than a lease."""
+    """Whether a dead writer left this local folder without a journal. This is so if two conditions hold: the folder has only files that can exist before the
+    journal is written or after it is removed, and the folder has not changed for longer than a lease."""
     try:
         changed = os.stat(folder).st_mtime
     except OSError:
@@ -99,7 +99,7 @@ def is_abandoned(folder: str, now: float) -> bool:
 
 
 def read_journal(filesystem: fsspec.AbstractFileSystem, where: str) -> Journal | None:
-    """Reads the journal at this path. Returns None if there is no file or the file is no journal."""
+    """Reads the journal at this path. Returns None if there is no file, or if the file is not a journal."""
     with one_line_errors(where, "read this file"):
         try:
             content = filesystem.cat_file(where)

@@ -1,7 +1,7 @@
 """Deletes old snapshots and files that dead writers left. Nothing else in Graphmill deletes a file of a graph.
 
-A file is deleted only if no kept manifest names it, and either an old manifest names it or it lies in a folder with a journal. Old manifests are deleted
-first. An interrupted prune therefore leaves files for the next prune, but never a manifest without its files.
+A file is deleted only if no kept manifest names it. In addition, an old manifest must name it, or it must lie in a folder with a journal. Old manifests are
+deleted first. Therefore an interrupted prune leaves files for the next prune, but never a manifest without its files.
 """
 
 import contextlib
@@ -33,22 +33,22 @@ from graphmill.storage.snapshots.snapshots import (
 
 @dataclass(frozen=True)
 class Pruned:
-    """The result of a prune: the removed snapshots, folders and files, and those that stay."""
+    """The result of a prune: which snapshots, folders and files were removed, and which stay."""
 
     kept: tuple[int, ...]  # snapshot numbers
     removed: tuple[int, ...]
     orphans: tuple[str, ...]  # folders of dead writers
-    held: tuple[str, ...]  # folders that no manifest names and whose writers have a valid lease
+    held: tuple[str, ...]  # folders that no manifest names, but whose writers have a valid lease
     num_files: int
     num_bytes: int
     foreign: tuple[str, ...]  # files and folders inside the graph's folder that are not from Graphmill; they stay
 
 
 def prune(url: str, *, keep: int, older_than_s: float = 0.0, now: float | None = None, dry_run: bool = False) -> Pruned:
-    """Removes the folders of dead writers, and old snapshots: those that are not among the newest `keep` and are older than `older_than_s` seconds.
+    """Removes old snapshots and the folders of dead writers. A snapshot is old if it is not one of the newest `keep` and is older than `older_than_s` seconds.
 
-    `now`: seconds since 1970; None: this machine's clock. `dry_run`: removes nothing, and returns what would be removed. Raises
-    FormatError, and removes nothing, if a manifest cannot be read.
+    `now`: seconds since 1970 (None: this machine's clock). With `dry_run`, removes nothing and returns what would be removed. If a manifest cannot be
+    read, raises FormatError and removes nothing.
     """
     if keep < 1:
         raise ConfigError(f"keep: expected at least 1 snapshot, got {keep}; set --keep")
@@ -58,7 +58,7 @@ def prune(url: str, *, keep: int, older_than_s: float = 0.0, now: float | None =
     filesystem, path = split_url(url)
     numbers = snapshot_numbers(filesystem, path)
     heads = _heads(filesystem, path, url, numbers)
-    numbers = sorted(heads)  # without snapshots that another prune has removed in the meantime
+    numbers = sorted(heads)  # snapshots that another prune has removed in the meantime are not among them
     old = [number for number in numbers[:-keep] if now - heads[number].created > older_than_s]
     reached = {file for number in numbers if number not in old for file in heads[number].paths}
     listed = {file for number in old for file in heads[number].paths}
@@ -84,7 +84,7 @@ def prune(url: str, *, keep: int, older_than_s: float = 0.0, now: float | None =
         if folder not in gone:
             if journal is None and not (is_local(filesystem) and is_abandoned(f"{path}/{folder}", now)):
                 if not named and list_names(filesystem, f"{path}/{folder}"):
-                    foreign.append(folder)  # not one of our folders
+                    foreign.append(folder)  # not a folder of Graphmill
                 continue
             if journal is not None and not journal.is_over(now):
                 held += [] if named else [folder]

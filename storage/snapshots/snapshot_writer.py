@@ -1,6 +1,6 @@
-"""Writes one snapshot of a graph: first the files into a new folder, then the manifest. The exclusive creation of the manifest is the commit.
+"""Writes one snapshot of a graph. It writes the files into a new folder, and then creates the manifest exclusively, which is the commit.
 
-Two writers may work at once. The writer that commits second fails with a one-line error, and has destroyed nothing. A writer deletes only
+Two writers may work at the same time. The writer that commits second fails with a one-line error, and destroys nothing. A writer deletes only
 files that it wrote itself and did not publish. On local filesystems every file is on disk before the manifest that names it is created.
 """
 
@@ -42,7 +42,7 @@ from graphmill.storage.snapshots.snapshots import (
 )
 
 _LINK_TRIES = 3
-_HASHERS = 2  # count of threads that hash, sync and upload files while the next files are written
+_HASHERS = 2  # number of threads that hash, sync and upload files while the next files are written
 # Creating a file is not atomic in fsspec's memory filesystem, so the writers of this process use a lock.
 _MEMORY = threading.Lock()
 
@@ -51,7 +51,7 @@ Manifested = TypeVar("Manifested", Manifest, GraphSetManifest)
 
 
 def check_destination(url: str, *, overwrite: bool = False) -> None:
-    """Raises ConfigError if no snapshot may be written at `url`, because it is a file, holds other files, or holds a graph and `overwrite` is not set."""
+    """Raises ConfigError if `url` is a file, holds files that are not from Graphmill, or holds a graph although `overwrite` is not set."""
     check_output(url, "a graph", graph_strangers, advice="choose another url")
     filesystem, path = split_url(url)
     with one_line_errors(url, "use this destination", ConfigError):
@@ -67,7 +67,7 @@ def check_destination(url: str, *, overwrite: bool = False) -> None:
 
 
 def graph_strangers(filesystem: fsspec.AbstractFileSystem, path: str) -> list[str]:
-    """Returns the names at the path that are not from Graphmill. Empty if there is a graph: each snapshot has its own folder, so other files are safe."""
+    """Returns the names at the path that are not from Graphmill. Empty if a graph is there: a snapshot is written to a new folder, so other files are safe."""
     if holds_first_format(filesystem, path):
         return []
     if snapshot_numbers(filesystem, path):
@@ -83,14 +83,15 @@ def write_snapshot(
 ) -> Iterator["SnapshotWriter"]:
     """Yields the writer of one snapshot. At the end of the block, files that were not committed are removed.
 
-    `scratch`: a local directory for temporary files; None: the snapshot's folder, or the system's directory for remote stores.
+    `scratch`: a local directory for temporary files. None: the snapshot's folder, or for a remote store the system's temporary directory.
     Raises ConfigError if `url` cannot be written to, FormatError for an OSError in the block.
     """
     check_destination(url, overwrite=overwrite)
     filesystem, path = split_url(url)
     base = last_number(filesystem, path)
     if base and not overwrite:
-        check_destination(url)  # another writer has published a graph; if one does so later, `commit` raises
+        # raises, because another writer has published a graph since the first check; if one publishes later, `commit` raises
+        check_destination(url)
     name, local = Path(path).name, is_local(filesystem)
     attempted: list[int] = []
     with contextlib.ExitStack() as stack:
@@ -122,7 +123,7 @@ def write_snapshot(
 
 @contextlib.contextmanager
 def _folders(target: Path, own: Path, url: str) -> Iterator[list[Path]]:
-    """Makes the missing folders of a graph, including `own`, and yields the folders that must be synced. At the end, removes the new folders that are
+    """Makes the missing folders of a graph, including `own`, and yields the folders that must be synced. At the end, removes those new folders that are still
     empty."""
     inner = (own, own.parent, target / MANIFESTS)
     missing = [folder for folder in (*inner, target, *target.parents) if not folder.exists()]
@@ -138,7 +139,7 @@ def _folders(target: Path, own: Path, url: str) -> Iterator[list[Path]]:
 
 @contextlib.contextmanager
 def _elsewhere(scratch: str | None, name: str) -> Iterator[Path]:
-    """Makes a temporary directory in `scratch`; None: in the system's temporary directory."""
+    """Makes a temporary directory in `scratch` (None: in the system's temporary directory)."""
     parent = Path(scratch) if scratch else None
     if parent:
         with one_line_errors(str(parent), "make this directory (--scratch)", ConfigError):
@@ -155,7 +156,7 @@ class SnapshotWriter:
     _path: str
     _url: str
     _folder: str
-    base: int  # number of the newest snapshot at the time when this snapshot was begun
+    base: int  # number of the newest snapshot when this snapshot was begun
     files: Path
     scratch: Path
     _lease: Lease
@@ -172,7 +173,7 @@ class SnapshotWriter:
         return self.base + 1
 
     def add(self, file: Path | str) -> None:
-        """Takes a complete file, given by its path or by its name below `files`. A thread hashes the file, then syncs or uploads it."""
+        """Takes a complete file, by its path or by its name below `files`. A thread then hashes the file, and syncs or uploads it."""
         name = (self.files / file).relative_to(self.files).as_posix()
         self._pending[name] = self._pool.submit(self._settle, name)
 
@@ -196,7 +197,7 @@ class SnapshotWriter:
         return entry
 
     def rebase(self) -> None:
-        """Gives this snapshot the number after the newest snapshot. This is for writers whose files do not depend on other snapshots."""
+        """Gives this snapshot the next number after the newest snapshot. Only for writers whose files do not depend on other snapshots."""
         self.base = last_number(self._filesystem, self._path)
 
     def commit(self, manifest: Manifested) -> Manifested:
@@ -222,7 +223,7 @@ class SnapshotWriter:
         with _MEMORY if isinstance(filesystem, MemoryFileSystem) else contextlib.nullcontext():
             try:
                 filesystem.pipe_file(where, content, mode="create")
-            except FileExistsError:  # this writer may have made the file, if the request was sent twice
+            except FileExistsError:  # this writer may itself have created the file, if its request was sent twice
                 return bool(filesystem.cat_file(where) == content)
         return True
 
@@ -241,7 +242,7 @@ class SnapshotWriter:
 
         try:
             for _ in range(_LINK_TRIES - 1):
-                # The folder may vanish: another writer that fails at the same new url removes empty folders.
+                # The folder may vanish, because another writer that fails at the same new url removes empty folders.
                 with contextlib.suppress(FileNotFoundError):
                     return link()
             return link()

@@ -1,4 +1,4 @@
-"""Reads the folder of a graph. It has numbered manifests, and each manifest names all files of one snapshot.
+"""Reads the folder of a graph. The folder has numbered manifests. Each manifest names all files of one snapshot.
 
     manifests/000017.json                    one per snapshot, never changed
     data/000017-3f9ac21b/journal.json        the folder's writer and its lease (`graphmill.storage.snapshots.journal`)
@@ -20,12 +20,12 @@ from graphmill.storage.filesystem.urls import is_local, split_url
 
 MANIFESTS, DATA, PIECES = "manifests", "data", "pieces"
 TOP_LEVEL = frozenset((MANIFESTS, DATA, PIECES))  # the names at the top of a graph's folder
-# Name of the folder of one snapshot's files below data/, or of one source's files below pieces/.
+# Pattern of folder names: below data/ a folder has the files of one snapshot, below pieces/ the files of one source.
 FOLDER_NAME = re.compile(r"\d{6,18}-[0-9a-f]{8}|[0-9a-f]{16}")
-# with the number in the form that `manifest_path` writes
+# a name whose number has the form that `manifest_path` writes
 _MANIFEST_NAME = re.compile(r"(\d{6}|[1-9]\d{6,17})\.(json|claim)")
 _MOST_SNAPSHOTS = 10**18 - 1
-_FIRST_FORMAT = "manifest.json"  # at the top of a graph's folder in the first format
+_FIRST_FORMAT = "manifest.json"  # in Graphmill's first format, this file is at the top of a graph's folder
 _TRIES = 3  # more than one, because a manifest may be pruned after it was listed and before it is read
 
 
@@ -34,12 +34,12 @@ def manifest_path(path: str, number: int) -> str:
 
 
 def snapshot_numbers(filesystem: fsspec.AbstractFileSystem, path: str) -> list[int]:
-    """Lists the numbers of the snapshots in a graph's folder, ascending; none if the folder does not exist."""
+    """Lists the numbers of the snapshots in a graph's folder, ascending. The list is empty if the folder does not exist."""
     return sorted(number for number, kind in _listed(filesystem, path) if kind == "json")
 
 
 def last_number(filesystem: fsspec.AbstractFileSystem, path: str) -> int:
-    """Returns the highest number of a manifest, or of a claim file for a manifest; 0 if there is none."""
+    """Returns the highest number that a manifest, or a claim file for a manifest, has; 0 if there is none."""
     highest = max((number for number, _ in _listed(filesystem, path)), default=0)
     if highest == _MOST_SNAPSHOTS:
         raise FormatError(
@@ -87,7 +87,7 @@ def holds_first_format(filesystem: fsspec.AbstractFileSystem, path: str) -> bool
 def read_manifest(
     filesystem: fsspec.AbstractFileSystem, path: str, url: str, snapshot: int | None, make: str
 ) -> tuple[str, str]:
-    """Returns text and path of a snapshot's manifest, by default of the newest snapshot. `make`: the command that makes such a graph, for errors.
+    """Returns the text and the path of a snapshot's manifest, by default of the newest snapshot. `make`: a command that makes such a graph, for error messages.
 
     Raises FormatError if there is no manifest, or if the file is too large or is not text.
     """
@@ -124,7 +124,7 @@ def _text(filesystem: fsspec.AbstractFileSystem, where: str) -> str:
     if is_local(filesystem):
         content = read_small(where)
     else:
-        content = filesystem.cat_file(where, start=0, end=MOST_BYTES + 1)  # one request
+        content = filesystem.cat_file(where, start=0, end=MOST_BYTES + 1)  # reads the file with one request
         if len(content) > MOST_BYTES:
             raise FormatError(f"{where}: expected at most {MOST_BYTES} bytes, found more; this is not a manifest")
     try:

@@ -1,1 +1,1 @@
-"""Splits that ingestion draws: their options, and which rows train, validate and test. Imports: storage.format, core."""
+"""Draws splits during ingestion: options, and which rows are for training, validation and test. Imports: storage.format, core."""

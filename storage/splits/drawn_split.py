@@ -1,4 +1,4 @@
-"""Splits with given shares: drawn at random, from each class, of whole groups such as scaffolds, or by time."""
+"""Divides rows into parts with given shares: at random, at random within each class, in whole groups such as scaffolds, or by time."""
 
 from collections.abc import Callable, Iterator
 from fractions import Fraction
@@ -12,25 +12,26 @@ from graphmill.core.errors import ConfigError, DataError
 from graphmill.storage.format.source import SPLIT_TEST, SPLIT_TRAIN, SPLIT_VALID
 from graphmill.storage.splits.split_options import SplitOptions
 
-_SPLIT = 0x73706C74  # "splt": keeps these draws apart from others of the seed
+_SPLIT = 0x73706C74  # "splt": makes these draws independent of other draws with the same seed
 _BINS = 1 << 16
 
-Times = Callable[[], Iterator[np.ndarray]]  # int64, in pieces, the same at each call
+# a function that yields the times, int64, in pieces; each call yields the same times
+Times = Callable[[], Iterator[np.ndarray]]
 
 
 @runtime_checkable
 class SplitSource(Protocol):
-    """Nodes whose features depend on which rows train, so ingestion must give them the split that it draws."""
+    """A source of nodes whose features depend on the training rows. Therefore ingestion must give the source the split that it draws."""
 
     def with_split(self, split: SplitOptions) -> Any:
-        """A copy of the source with this split."""
+        """Returns a copy of the source with this split."""
         ...
 
 
 def draw_split(name: str, options: SplitOptions, chosen: np.ndarray, label: np.ndarray | None) -> np.ndarray:
-    """int8 [n], SPLIT_*: divides the rows that are `chosen` (bool [n]) by the options' shares; the other rows are in no part.
+    """Divides the rows that are `chosen` (bool [n]) by the shares in the options. Other rows are in no part. Returns SPLIT_* codes, int8 [n].
 
-    `label` [n]: the classes (split by label) or groups (split by scaffold). The result is a function of the seed and a row's position.
+    `label` [n]: the classes for a split by label, or the groups for a split by scaffold. The result depends only on the seed and the positions of the rows.
     Raises DataError if there are fewer than two rows, or groups, to divide.
     """
     rows, key, whole = np.flatnonzero(chosen), derive_key(options.seed, _SPLIT), options.by == "scaffold"
@@ -46,8 +47,8 @@ def draw_split(name: str, options: SplitOptions, chosen: np.ndarray, label: np.n
 def split_of_nodes(
     name: str, options: SplitOptions, num_nodes: int, label: np.ndarray | None, time: np.ndarray | None
 ) -> np.ndarray:
-    """int8 [num_nodes]: the split of the labelled nodes, or of all nodes if none has a label. Raises ConfigError if the nodes lack the column that the
-    options split by."""
+    """Splits the labelled nodes, or all nodes if none has a label. Returns the codes, int8 [num_nodes]. Raises ConfigError if the nodes lack the column by
+    which the options split."""
     chosen = np.ones(num_nodes, bool)
     if label is not None:
         rows = label.reshape(num_nodes, -1)
@@ -65,7 +66,7 @@ def split_of_nodes(
 
 
 def part_sizes(count: int, shares: tuple[float, ...]) -> list[int]:
-    """The numbers of rows, out of `count`, that train, validate and test. As in scikit-learn, the last two are rounded up; at least one row trains."""
+    """Returns how many of `count` rows train, validate and test. As in scikit-learn, the last two numbers are rounded up. At least one row trains."""
     valid = min(ceil(shares[1] * count), count - 1)
     test = min(ceil(shares[2] * count), count - 1 - valid) if len(shares) > 2 else 0
     return [count - valid - test, valid, test]
@@ -74,15 +75,16 @@ def part_sizes(count: int, shares: tuple[float, ...]) -> list[int]:
 def _of_each_class(group: np.ndarray, sizes: list[int], order: np.ndarray) -> np.ndarray:
     count = np.bincount(group)
     kept = _stratified(count, sizes[0] + sizes[1])
-    ends = np.stack([_stratified(kept, sizes[0]), kept])  # per class: how many train, how many train or validate
+    # for each class: the number of rows that train, and the number that train or validate
+    ends = np.stack([_stratified(kept, sizes[0]), kept])
     by_group, codes = np.lexsort((order, group)), np.empty(len(group), np.int8)
-    place = np.arange(len(group)) - np.repeat(np.cumsum(count) - count, count)  # within its class
+    place = np.arange(len(group)) - np.repeat(np.cumsum(count) - count, count)  # the row's place within its class
     codes[by_group] = SPLIT_TRAIN + (place >= ends[:, group[by_group]]).sum(axis=0)
     return codes
 
 
 def _stratified(count: np.ndarray, size: int) -> np.ndarray:
-    """The number of rows of each class in a sample of `size` rows: proportional, largest remainders rounded up, as in scikit-learn."""
+    """Returns the number of rows of each class in a sample of `size` rows. Numbers are proportional, with the largest remainders rounded up (scikit-learn)."""
     share = count * (size / count.sum())
     taken = np.floor(share).astype(np.int64)
     taken[np.argsort(taken - share, kind="stable")[: size - taken.sum()]] += 1
@@ -90,8 +92,8 @@ def _stratified(count: np.ndarray, size: int) -> np.ndarray:
 
 
 def _whole_groups(group: np.ndarray, sizes: list[int], key: int) -> np.ndarray:
-    """Places groups from the largest on, each into the first part with room, else into the part that lacks most rows. No part that should have rows
-    stays empty."""
+    """Puts whole groups into parts, the largest group first. A group goes into the first part with enough room, or else into the part that lacks most rows. No
+    part that should have rows stays empty."""
     count = np.bincount(group)
     groups_of: list[list[int]] = [[], [], []]
     room = list(sizes)
@@ -99,9 +101,10 @@ def _whole_groups(group: np.ndarray, sizes: list[int], key: int) -> np.ndarray:
         part = next((i for i in range(3) if count[number] <= room[i]), int(np.argmax(room)))
         groups_of[part].append(number)
         room[part] -= count[number]
-    for part in range(3):  # the test part may give its last group
+    for part in range(3):  # the test part may give away even its last group
         givers = [of_part for i, of_part in enumerate(groups_of) if len(of_part) > (i < 2 or part == 2)]
-        if sizes[part] and not groups_of[part] and givers:  # takes the smallest group of the part with most groups
+        if sizes[part] and not groups_of[part] and givers:
+            # an empty part takes the smallest group of the part with most groups
             groups_of[part].append(max(givers, key=len).pop())
     codes = np.empty(len(count), np.int8)
     for code, of_part in zip((SPLIT_TRAIN, SPLIT_VALID, SPLIT_TEST), groups_of, strict=True):
@@ -110,15 +113,15 @@ def _whole_groups(group: np.ndarray, sizes: list[int], key: int) -> np.ndarray:
 
 
 def split_of_times(time: np.ndarray, ends: tuple[int, ...]) -> np.ndarray:
-    """int8: SPLIT_TRAIN for times <= ends[0], SPLIT_VALID for times <= ends[1], else SPLIT_TEST."""
+    """Returns the code of each time (int8): SPLIT_TRAIN up to ends[0], SPLIT_VALID up to ends[1], SPLIT_TEST after that."""
     codes = np.array([SPLIT_TRAIN, SPLIT_VALID, SPLIT_TEST], np.int8)
     return codes[np.searchsorted(np.asarray(ends, np.int64), time, side="left")]
 
 
 def times_at(times: Times, shares: tuple[float, ...]) -> tuple[int, ...]:
-    """Quantiles: for each share s, the smallest time t with at least s of all times <= t; () if there are no times.
+    """Returns quantiles: for each share s, the smallest time t such that at least the share s of all times is <= t. Returns () if there are no times.
 
-    Exact, in bounded memory: reads the times once for their range, then once per 16 bits of the range.
+    The result is exact, and memory is bounded. The times are read once for their range, and then once for each 16 bits of the range.
     """
     count, low, high = 0, 0, -1
     for piece in times():
@@ -132,13 +135,13 @@ def times_at(times: Times, shares: tuple[float, ...]) -> tuple[int, ...]:
 
 
 def _ranked(times: Times, rank: int, low: int, high: int) -> int:
-    """The time of rank `rank` (from 1) among the times from `low` to `high`."""
+    """Returns the time with this rank (from 1) among the times from `low` to `high`."""
     while low < high:
         width = (high - low) // _BINS + 1
         counts = np.zeros(_BINS, np.int64)
         for piece in times():
             inside = piece[(piece >= low) & (piece <= high)]
-            # Differences as unsigned: a range may be wider than int64.
+            # Differences are unsigned, because a range may be wider than int64.
             place = (inside.view(np.uint64) - np.uint64(low & (2**64 - 1))) // np.uint64(width)
             counts += np.bincount(place.astype(np.int64), minlength=_BINS)
         ends = np.cumsum(counts)

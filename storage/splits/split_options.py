@@ -1,4 +1,4 @@
-"""Options of a split that ingestion draws. Imports only Python, so that `ingest --help` is instant."""
+"""Options of a split that ingestion draws. Imports only the standard library, so that `ingest --help` is instant."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -10,19 +10,19 @@ TWO_SHARES = "two shares between 0 and 1, in ascending order (0.8 0.9)"
 
 @dataclass(frozen=True)
 class SplitOptions:
-    """A split of nodes, or of the graphs of a set, that replaces the split of the source."""
+    """Options of a split of nodes, or of the graphs of a set. The split replaces the split of the source."""
 
     by_time: tuple[float, ...] = ()
-    """Two shares, such as 0.8 0.9: the first 80 % of the nodes by time train, the nodes up to 90 % validate, the rest test. Nodes of equal time are in one
-    split. If nodes have labels, only labelled nodes are split."""
+    """Two shares. With 0.8 0.9, the first 80 % of the nodes in order of time train, the next 10 % validate, and the rest test. Nodes with equal times are in
+    one part. If nodes have labels, only labelled nodes are split."""
     shares: tuple[float, ...] = ()
-    """Shares that train, validate and test, with sum 1: 0.8 0.1 0.1, or 0.8 0.2 without a test part. Rows without label and target are in no part. Parts have
-    the sizes of scikit-learn's train_test_split; at least one row validates."""
+    """Shares of rows that train, validate and test, such as 0.8 0.1 0.1, or 0.8 0.2 without a test part. The sum must be 1. Rows without label and target are
+    in no part. Parts have the same sizes as in scikit-learn's train_test_split. At least one row validates."""
     by: Literal["random", "label", "scaffold", "time"] = "random"
-    """random: drawn by --split.seed; label: drawn separately from each class; scaffold: molecules of one Murcko scaffold are in one part, the largest groups
-    train; time: as by_time."""
+    """Method of the split. random: drawn with --split.seed. label: drawn separately from each class. scaffold: all molecules with the same Murcko scaffold are
+    in one part, and the largest groups train. time: in order of time, like by_time."""
     seed: int = 0
-    """Seed of the draw, which is a function of this seed and a row's position in the source."""
+    """Seed of the draw. The result depends only on this seed and on a row's position in the source."""
 
     def __post_init__(self) -> None:
         shares = self.shares
@@ -34,7 +34,7 @@ class SplitOptions:
 
     @property
     def time_shares(self) -> tuple[float, ...]:
-        """For a split by time, the shares up to which nodes train and validate; else empty."""
+        """For a split by time: the share up to which nodes train, and the share up to which nodes validate. Empty for other splits."""
         drawn = (self.shares[0], round(sum(self.shares[:2]), 12)) if self.by == "time" else ()
         return self.by_time or drawn
 

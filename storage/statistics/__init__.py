@@ -1,1 +1,1 @@
-"""Statistics that ingestion measures and stores in the manifest. Imports: storage.format, storage.external_sort, core."""
+"""Measures the statistics that ingestion stores in the manifest. Imports: storage.format, storage.external_sort, core."""

@@ -1,7 +1,8 @@
-"""Measures the statistics of a graph during ingestion, in bounded memory: rows of nodes in source order, then sorted edges.
+"""Measures the statistics of a graph during ingestion, in bounded memory. First the rows of nodes are measured, in source order, and then the sorted edges.
 
-All arrays are indexed by source row, which ascends with the permanent id, so results do not depend on partitions. Memory per node: 4 bytes for each eight split
-sets if labels are classes (8 from 2^23 classes on), and 5 bytes (9 from 2^32 edges on) unless the graph is known to be symmetric.
+All arrays are indexed by source row. Source rows are in the order of permanent ids, so results do not depend on partitions. If labels are classes, a node needs
+4 bytes of memory for each eight split sets (8 bytes from 2^23 classes on). Unless the graph is known to be symmetric, it needs 5 bytes more (9 bytes from
+2^32 edges on).
 """
 
 import hashlib
@@ -24,12 +25,12 @@ from graphmill.storage.format.statistics import (
     TargetStatistics,
 )
 
-_BITS = 8  # split sets in one array of training labels
-_BLOCK = 1 << 20  # rows
+_BITS = 8  # number of split sets in one array of training labels
+_BLOCK = 1 << 20  # rows that are measured at a time
 
 
 class FeatureMeasure:
-    """Statistics of feature rows, which must be added in source order."""
+    """Measures feature rows. Rows must be added in source order."""
 
     def __init__(self, dim: int) -> None:
         self._factor = _factors(dim)
@@ -39,7 +40,7 @@ class FeatureMeasure:
         self._num_rows = 0
 
     def add(self, rows: np.ndarray) -> None:
-        """Rows as they are stored, float16 or float32 [k, dim]."""
+        """Measures these rows, float16 or float32 [k, dim], as they are stored."""
         from graphmill.storage.statistics.statistics_kernels import measure_rows
 
         for start in range(0, len(rows), _BLOCK):
@@ -57,7 +58,7 @@ class FeatureMeasure:
 
     @property
     def num_nonfinite(self) -> tuple[int, int]:
-        """(number of non-finite values, number of rows with such values)."""
+        """The number of non-finite values, and the number of rows that have such values."""
         return int(self._counts[2]), self._num_rows - int(self._counts[3])
 
     def result(self, columns: tuple[ColumnStatistics, ...]) -> FeatureStatistics:
@@ -80,10 +81,10 @@ class FeatureMeasure:
 
 @dataclass(frozen=True)
 class NodeColumns:
-    """The columns of all nodes by source row, as they are stored."""
+    """The columns of all nodes, indexed by source row, as they are stored."""
 
     num_nodes: int
-    original_id: np.ndarray | None  # int64 [n], ascending; None: the row number
+    original_id: np.ndarray | None  # int64 [n], ascending; None: original ids are the row numbers
     # int64 [n] (-1: none), float32 [n] (NaN: none), or int8 [n, num_classes] of answers (-1: not known)
     label: np.ndarray | None
     num_classes: int | None
@@ -105,7 +106,7 @@ class NodeColumns:
         return self.label is not None and self.label.ndim == 1 and self.num_classes is not None
 
     def training_labels(self) -> list[np.ndarray]:
-        """One array for each eight sets: label · 256 + a bit for each set in which the node trains. Empty unless labels are classes."""
+        """Returns an array for each eight split sets. An entry is label · 256, plus a bit for each set in which the node trains. No classes: []."""
         if self.label is None or self.num_classes is None or not self.is_class:
             return []
         dtype = np.int32 if self.num_classes < 1 << 23 else np.int64
@@ -124,20 +125,21 @@ class NodeColumns:
 
 @dataclass(frozen=True)
 class EdgeSums:
-    """Result of `EdgeMeasure.measure` for one bucket."""
+    """The result of `EdgeMeasure.measure` for one bucket."""
 
-    ends: np.ndarray  # uint64 [3, 2], see `graphmill.storage.statistics.statistics_kernels`
-    columns: np.ndarray  # the same with the edges' columns; zeros if edges have none
-    counts: np.ndarray  # int64 [2]: self-loops, duplicates
+    ends: np.ndarray  # uint64 [3, 2], `sums` of `graphmill.storage.statistics.statistics_kernels.measure_edges`
+    columns: np.ndarray  # the same sums over hashes that include the edges' columns; zeros if edges have no columns
+    counts: np.ndarray  # int64 [2]: numbers of self-loops and of duplicates
     agreement: np.ndarray  # int64 [num_sets, 2]
-    weighted: np.ndarray  # float64 [num_sets, 2], agreement by weight; zeros if edges have no weights
-    histogram: np.ndarray  # int64 [64], of in-degrees
-    degrees: tuple[int, int, int]  # sum, least, largest
-    least_weight: float  # inf without weights, NaN if a weight is not finite
+    # float64 [num_sets, 2], agreement in which an edge counts with its weight; zeros if edges have no weights
+    weighted: np.ndarray
+    histogram: np.ndarray  # int64 [64], histogram of in-degrees
+    degrees: tuple[int, int, int]  # sum, smallest and largest of the in-degrees
+    least_weight: float  # inf if edges have no weights, NaN if a weight is not finite
 
 
 class EdgeMeasure:
-    """Statistics of sorted buckets of in-edges. `measure` may run on any thread; one thread calls `add`, in ascending order of destinations."""
+    """Measures sorted buckets of in-edges. `measure` may run on any thread. One thread must call `add`, in ascending order of destinations."""
 
     def __init__(
         self,
@@ -150,14 +152,14 @@ class EdgeMeasure:
         num_sources: int | None = None,
         max_edges: int = 2**62,
     ) -> None:
-        """`columns`: of the destinations. `is_symmetric`: the source gives both directions of each edge, so out-degrees need no count. `num_sources`: number of
-        source nodes, if they have another type; None: they have the destinations' type. `edge_dim`: number of edge features that are real numbers."""
+        """`columns`: columns of the destinations. `is_symmetric`: the source gives both directions of each edge, so out-degrees need not be counted.
+        `num_sources`: number of source nodes; None: they have the destinations' type. `edge_dim`: number of edge features that are real numbers."""
         self._row_of_id, self._num_sets = row_of_id, columns.num_sets
         self._is_one_type = num_sources is None
         self._training = columns.training_labels() if self._is_one_type else []
         self._factor = _factors(num_edge_columns)
         num_nodes = len(row_of_id)
-        # Nodes without in-edges, and the number of out-edges of each node.
+        # For each node: whether it has no in-edges, and its number of out-edges.
         self._no_in_edge = None if is_symmetric else np.ones(num_nodes, bool)
         out_dtype = np.uint32 if max_edges < 2**32 else np.int64
         self._num_out = None if is_symmetric else np.zeros(num_nodes if num_sources is None else num_sources, out_dtype)
@@ -212,7 +214,7 @@ class EdgeMeasure:
             count_neighbors(lists.neighbor, self._num_out)
 
     def result(self, nodes: NodeColumns, feature: FeatureStatistics | None) -> GraphStatistics:
-        """The statistics, after all edges were added."""
+        """Returns the statistics. Call this after all edges were added."""
         in_degree = joined_counts(self._in_degrees, nodes.num_nodes)
         out_degree, num_isolated = in_degree, in_degree.histogram[0]
         if self._num_out is not None and self._no_in_edge is not None:
@@ -237,7 +239,7 @@ class EdgeMeasure:
 
 
 def statistics_without_edges(nodes: NodeColumns, feature: FeatureStatistics | None) -> GraphStatistics:
-    """Statistics of nodes alone, for a type whose edges are counted by relation."""
+    """Returns statistics of nodes only, for a type of a typed graph, because edges are counted by relation."""
     none = CountStatistics(nodes.num_nodes, 0, 0, 0, (nodes.num_nodes,))
     no_edges = np.zeros((nodes.num_sets, 2), np.int64)
     return GraphStatistics(
@@ -255,7 +257,7 @@ def statistics_without_edges(nodes: NodeColumns, feature: FeatureStatistics | No
 
 
 def _edge_columns(bucket: Bucket) -> np.ndarray:
-    """uint32 [num_edges, c]: the bits of all columns, for the comparison of an edge with its reverse; -0 becomes 0, which is equal."""
+    """Returns the bits of all columns, uint32 [num_edges, c], by which an edge is compared to its reverse. -0 becomes 0, because the two are equal."""
     numbers = [bucket.columns[name] for name in ("weight", "feature") if name in bucket.columns]
     numbers = [column[:, None] if column.ndim == 1 else column for column in numbers]
     columns = [(column + np.float32(0)).view(np.uint32) for column in numbers]
@@ -265,13 +267,13 @@ def _edge_columns(bucket: Bucket) -> np.ndarray:
 
 
 def _is_symmetric(sums: np.ndarray) -> bool:
-    """Whether the edges u -> v with u < v are, as pairs, the same as the edges with u > v."""
+    """Whether the edges u -> v with u < v join the same pairs of nodes, equally often, as the edges with u > v."""
     every, up, loops = sums
     return bool(np.array_equal(every - up - loops, up))
 
 
 def _measure_parts(nodes: NodeColumns, agreement: np.ndarray, weighted: np.ndarray) -> dict[str, Any]:
-    """The fields of `GraphStatistics` for labels and splits."""
+    """Computes the fields of `GraphStatistics` for labels and splits."""
     is_value = nodes.label is not None and nodes.label.dtype.kind == "f"
     num_sets, num_classes = nodes.num_sets, None if is_value else nodes.num_classes
     kept = num_classes if num_classes and num_classes * (1 + len(SPLIT_NAMES) * num_sets) <= MAX_CLASS_COUNTS else 0
@@ -307,7 +309,7 @@ def _measure_parts(nodes: NodeColumns, agreement: np.ndarray, weighted: np.ndarr
 
 
 def _count_parts(nodes: NodeColumns, code: np.ndarray, num_classes: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Numbers of nodes, labelled nodes, and classes (or answers that are yes), by split code."""
+    """Counts, for each split code, its nodes, its labelled nodes, and its nodes of each class (or with a yes to each answer)."""
     from graphmill.storage.statistics.statistics_kernels import count_parts
 
     sizes, labelled = (np.zeros(len(SPLIT_NAMES), np.int64) for _ in range(2))
@@ -336,14 +338,14 @@ def _training_targets(nodes: NodeColumns, code: np.ndarray) -> tuple[TargetStati
 
 
 class TargetMeasure:
-    """Counts, means and standard deviations by part and target. Rows must be added in a fixed order."""
+    """Computes counts, means and standard deviations for each part and target. Rows must be added in a fixed order."""
 
     def __init__(self, num_parts: int, num_targets: int) -> None:
         self._sums = np.zeros((num_parts, num_targets, 2, 2))
         self._counts = np.zeros((num_parts, num_targets), np.int64)
 
     def add(self, target: np.ndarray, part: np.ndarray) -> None:
-        """target: float32 [k, num_targets], NaN: none; part: int8 [k], rows beyond the last part are not counted."""
+        """Adds rows. target: float32 [k, num_targets] (NaN: no target). part: int8 [k]; rows with a higher number than the last part are not counted."""
         from graphmill.storage.statistics.statistics_kernels import add_values
 
         for index in range(len(self._sums)):
@@ -353,7 +355,7 @@ class TargetMeasure:
                 self._counts[index, column] += add_values(values, chosen, self._sums[index, column])
 
     def result(self) -> tuple[tuple[TargetStatistics, ...], ...]:
-        """By part and target."""
+        """Returns the statistics, for each part a tuple with an entry for each target."""
         return tuple(
             tuple(_target_statistics(int(count), sums) for count, sums in zip(*row, strict=True))
             for row in zip(self._counts, self._sums, strict=True)
@@ -361,13 +363,13 @@ class TargetMeasure:
 
 
 class ColumnMeasure:
-    """Statistics of each column. Rows must be added in a fixed order."""
+    """Measures each column. Rows must be added in a fixed order."""
 
     def __init__(self, dim: int) -> None:
         self.dim, self._numbers, self._nonzero = dim, TargetMeasure(1, dim), np.zeros(dim)
 
     def add(self, rows: np.ndarray) -> None:
-        """float32 [k, dim]"""
+        """Adds rows, float32 [k, dim]."""
         finite = np.isfinite(rows)
         self._numbers.add(np.where(finite, rows, np.nan), np.zeros(len(rows), np.int8))
         self._nonzero += np.count_nonzero(finite & (rows != 0), axis=0)
@@ -380,7 +382,7 @@ class ColumnMeasure:
 
 
 def _target_statistics(count: int, sums: np.ndarray) -> TargetStatistics:
-    """Mean and standard deviation from sums with their rounding errors; the difference of squares is exact, in fractions."""
+    """Computes mean and standard deviation from sums and the sums' rounding errors. The difference of squares is computed exactly, with fractions."""
     if not count or not np.isfinite(sums).all():
         return TargetStatistics(count, None, None)
     total, squares = (Fraction(float(high)) + Fraction(float(low)) for high, low in sums)
@@ -390,7 +392,7 @@ def _target_statistics(count: int, sums: np.ndarray) -> TargetStatistics:
 
 
 def count_statistics(values: np.ndarray) -> CountStatistics:
-    """Statistics of integers >= 0."""
+    """Returns the statistics of integers >= 0."""
     from graphmill.storage.statistics.statistics_kernels import count_values
 
     histogram = np.zeros(64, np.int64)
@@ -398,7 +400,7 @@ def count_statistics(values: np.ndarray) -> CountStatistics:
 
 
 def joined_counts(pieces: Iterable[tuple[np.ndarray, tuple[int, int, int]]], num: int) -> CountStatistics:
-    """Statistics of `num` values from their pieces: histograms, int64 [64], and (sum, least, largest)."""
+    """Returns the statistics of `num` values from the statistics of pieces. A piece has a histogram, int64 [64], and (sum, smallest, largest)."""
     total, least, largest = 0, 2**62, 0
     histogram = np.zeros(64, np.int64)
     for some, (added, low, high) in pieces:
@@ -408,7 +410,7 @@ def joined_counts(pieces: Iterable[tuple[np.ndarray, tuple[int, int, int]]], num
 
 
 def _column_digest(nodes: NodeColumns) -> "hashlib._Hash":
-    """SHA-256 of ids, labels and times; `_measure_parts` continues it with each split set."""
+    """Returns the SHA-256 of ids, labels and times. For each split set, `_measure_parts` continues a copy of it."""
     digest = hashlib.sha256()
     for start in range(0, nodes.num_nodes, _BLOCK):
         stop = min(start + _BLOCK, nodes.num_nodes)
@@ -424,14 +426,14 @@ def _column_digest(nodes: NodeColumns) -> "hashlib._Hash":
 
 
 def _factors(count: int) -> np.ndarray:
-    """uint64 [count], odd numbers."""
+    """Returns fixed odd random numbers, uint64 [count]."""
     from graphmill.core.counter_random import hash_counters
 
     return hash_counters(0, np.arange(count)) | np.uint64(1)
 
 
 def _float_of(order: int) -> float:
-    """The float32 with this rank among all float32; never -0."""
+    """Returns the float32 with this rank in the order of all float32 numbers. Never returns -0."""
     bits = np.int32(order ^ ((order >> 31) & 0x7FFFFFFF))
     return float(bits.view(np.float32)) + 0.0
 

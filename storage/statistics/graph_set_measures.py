@@ -1,4 +1,4 @@
-"""Measures the statistics of many graphs in one pass while their shards are written. The result does not depend on the shards."""
+"""Measures the statistics of many graphs in one pass while their shards are written. The result does not depend on how graphs are divided into shards."""
 
 import hashlib
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from graphmill.storage.statistics.graph_measures import ColumnMeasure, TargetMea
 
 
 class GraphSetMeasure:
-    """Statistics of shards (`graphmill.storage.graph_sets.graph_set.shard_batch`), which must be added in order."""
+    """Measures shards (`graphmill.storage.graph_sets.graph_set.shard_batch`). Shards must be added in order."""
 
     def __init__(self, num_targets: int, split_names: Sequence[str], node: RowSchema, edge: RowSchema) -> None:
         num_splits = len(split_names)
@@ -27,11 +27,11 @@ class GraphSetMeasure:
         self._num_graphs, self._num_targets = 0, num_targets
         self._sizes = np.zeros(num_splits + 1, np.int64)
         self._targets = TargetMeasure(num_splits + 1, num_targets)
-        # One digest per column, since shards interleave the columns. Ids have none: they do not influence a run.
+        # Each column has a digest, because shards interleave the columns. Ids have no digest, because they do not influence a run.
         self._digests: dict[str, hashlib._Hash] = {}
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Raises DataError for split codes or list offsets that `open_graphs` would refuse."""
+        """Measures a shard. Raises DataError for split codes or list offsets that `open_graphs` would refuse."""
         from graphmill.storage.statistics.statistics_kernels import count_values
 
         self._num_graphs += batch.num_rows
@@ -71,7 +71,7 @@ class GraphSetMeasure:
             self._targets.add(target, split)
 
     def _update_values(self, name: str, values: pa.Array) -> None:
-        """Digests the numbers inside nested lists and structs."""
+        """Adds the numbers in nested lists and structs to the digest."""
         if pa.types.is_struct(values.type):
             for field in values.type:
                 self._update_values(f"{name}.{field.name}", values.field(field.name))

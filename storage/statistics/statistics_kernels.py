@@ -1,7 +1,7 @@
-"""The compiled loops for the statistics of a graph, one pass each.
+"""The compiled loops that measure the statistics of a graph. Each loop is one pass over its data.
 
 Fingerprints are sums of hashes modulo 2^64, so they do not depend on the order of partitions, buckets, threads or chunks. Real numbers are added in the order
-of permanent ids, with their rounding errors. Loops over edges have no branch, so that they are vectorised.
+of permanent ids, and the rounding errors are added up, too. Loops over edges have no branches, so that the compiler can vectorise them.
 """
 
 import numba
@@ -11,21 +11,21 @@ from graphmill.core.compile_cache import compiled
 from graphmill.core.counter_kernels import GOLDEN, mix64
 
 _MIX_3 = np.uint64(0xD6E8FEB86659FD93)
-_SIZE = 0x7FFFFFFF  # the bits of a float32 without its sign
+_SIZE = 0x7FFFFFFF  # mask of a float32's bits without the sign
 _ONE = 0x3F800000
 _INFINITY = 0x7F800000
 
 
 @numba.njit(inline="always")
 def _mix_again(x):
-    """Another 64-bit hash from a value that is already mixed."""
+    """Returns a second 64-bit hash, from a value that is already mixed."""
     x = (x ^ (x >> np.uint64(32))) * _MIX_3
     return x ^ (x >> np.uint64(32))
 
 
 @numba.njit(inline="always")
 def _pair_hash(source, row, wide):
-    """A hash of an unordered pair. For rows below 2^32 (`wide` is false), different pairs have different hashes."""
+    """Returns a hash of an unordered pair. For rows below 2^32 (`wide` is false), different pairs have different hashes."""
     low, high = np.uint64(min(source, row)), np.uint64(max(source, row))
     if wide:
         return mix64(mix64(low + GOLDEN) + high)
@@ -36,8 +36,8 @@ def _pair_hash(source, row, wide):
 def measure_edges(key, low, row_bits, row_of_id, sums, counts):
     """Adds the sorted edges of consecutive nodes (`graphmill.storage.external_sort.edge_buckets.Bucket`) to `sums` and `counts`.
 
-    row_of_id: the source row of every new id. sums: uint64 [3, 2], two hashes of {u, v} over all edges, over edges with u < v, and over
-    self-loops. counts: int64 [2], self-loops, and edges equal to the edge before.
+    row_of_id: the source row of every new id. sums: uint64 [3, 2], the sums of two hashes of {u, v}, over all edges, over edges with u < v, and
+    over self-loops. counts: int64 [2], numbers of self-loops, and of edges that are equal to the edge before.
     """
     wide = len(row_of_id) > 2**32
     row_mask = (np.int64(1) << row_bits) - 1
@@ -69,7 +69,7 @@ def measure_edges(key, low, row_bits, row_of_id, sums, counts):
 
 @compiled
 def measure_edge_columns(key, low, row_bits, row_of_id, column, factor, sums):
-    """Adds hashes of the ends and the columns of each edge to `sums`, which is as in `measure_edges`.
+    """Adds hashes of the ends and the columns of each edge to `sums`. `sums` has the form that it has in `measure_edges`.
 
     column: uint32 [num_edges, c], the bits of weights and features; factor: odd uint64 [c].
     """
@@ -93,10 +93,10 @@ def measure_edge_columns(key, low, row_bits, row_of_id, column, factor, sums):
 
 @compiled
 def count_agreement(key, low, row_bits, row_of_id, trains, num_sets, weight, counts, weights):
-    """Counts edges between labelled training nodes, and among them the edges whose labels agree, without self-loops.
+    """Counts edges between labelled training nodes, and those of them whose two ends have the same label. Self-loops do not count.
 
-    trains: by row, label · 256 + bits; bit s: a labelled training node of set s. counts: int64 [num_sets, 2]: edges, agreeing edges;
-    weights: float64 [num_sets, 2]: the same by weight, unless `weight` is empty.
+    trains: for each row, label · 256 + bits; bit s is set for a labelled training node of split set s. counts: int64 [num_sets, 2], edges and
+    agreeing edges. weights: float64 [num_sets, 2], the sums of these edges' weights, unless `weight` is empty.
     """
     row_mask = (np.int64(1) << row_bits) - 1
     start = 0
@@ -108,7 +108,7 @@ def count_agreement(key, low, row_bits, row_of_id, trains, num_sets, weight, cou
         row = np.int64(row_of_id[low + place])
         own = np.int64(trains[row])
         for s in range(num_sets):
-            if not (own >> s) & 1:  # mostly saves the look-up of all sources
+            if not (own >> s) & 1:  # in most lists this saves the look-ups of all sources
                 continue
             both = agree = np.int64(0)
             both_weigh = agree_weigh = 0.0
@@ -131,7 +131,7 @@ def count_agreement(key, low, row_bits, row_of_id, trains, num_sets, weight, cou
 
 @compiled
 def count_values(values, histogram):
-    """Adds `values` (>= 0) to histogram[0] (0), [1] (1), [2] (2, 3), [3] (4 to 7) …: int64 [64]. Returns (sum, least, largest)."""
+    """Counts `values` (>= 0) in histogram (int64 [64]), whose bins are for 0, for 1, for 2 and 3, for 4 to 7, …. Returns (sum, smallest, largest)."""
     total = largest = np.int64(0)
     least = np.int64(2**62)
     for i in range(len(values)):
@@ -155,10 +155,10 @@ def count_neighbors(neighbor, counts):
 
 @compiled
 def count_parts(code, label, missing, num_nodes, num_labelled, class_counts):
-    """Counts nodes, labelled nodes and classes by code.
+    """Counts, for each split code, nodes, labelled nodes and nodes of each class.
 
-    code: int8 [n]; label: int64 [n], `missing` for none. num_nodes, num_labelled: int64 [codes]; class_counts: int64 [codes, classes],
-    or [codes, 0] if classes are not counted.
+    code: int8 [n]. label: int64 [n]; `missing` stands for no label. num_nodes, num_labelled: int64 [codes]. class_counts: int64 [codes,
+    classes], or [codes, 0] if classes are not counted.
     """
     with_classes = class_counts.shape[1] > 0
     for i in range(len(code)):
@@ -171,7 +171,7 @@ def count_parts(code, label, missing, num_nodes, num_labelled, class_counts):
 
 @numba.njit(inline="always")
 def _added(high, low, value):
-    """(high, low) + value; low holds the rounding errors of high (Knuth's TwoSum)."""
+    """Returns (high, low) + value. low is the sum of the rounding errors of high (Knuth's TwoSum)."""
     total = high + value
     part = total - high
     return total, low + ((high - (total - part)) + (value - part))
@@ -179,8 +179,8 @@ def _added(high, low, value):
 
 @compiled
 def add_values(values, chosen, sums):
-    """Adds values[chosen] and their squares, without NaN, to sums: float64 [2, 2], (sum, rounding error) of each.
-    Returns the number of values. values: float32 [n]; chosen: bool [n]."""
+    """Adds values[chosen] except NaN, and their squares, to sums (float64 [2, 2]: a sum and its rounding error, of values and of squares).
+    Returns the number of added values. values: float32 [n]. chosen: bool [n]."""
     count = 0
     high, low, square_high, square_low = sums[0, 0], sums[0, 1], sums[1, 0], sums[1, 1]
     for i in range(len(values)):
@@ -188,14 +188,15 @@ def add_values(values, chosen, sums):
         if chosen[i] and not np.isnan(value):
             count += 1
             high, low = _added(high, low, value)
-            square_high, square_low = _added(square_high, square_low, value * value)  # exact: 48 bits
+            # the square is exact, because it has 48 bits
+            square_high, square_low = _added(square_high, square_low, value * value)
     sums[0, 0], sums[0, 1], sums[1, 0], sums[1, 1] = high, low, square_high, square_low
     return count
 
 
 @numba.njit(fastmath={"reassoc"})
 def _sum_of_squares(row):
-    """The sum in the order of this machine's vectors; the last bits may differ on another kind of CPU."""
+    """Returns the sum of squares. Its order depends on the CPU's vectors, so the last bits may differ on another kind of CPU."""
     total = 0.0
     for j in range(len(row)):
         total += np.float64(row[j]) * np.float64(row[j])
@@ -206,9 +207,9 @@ def _sum_of_squares(row):
 def measure_rows(bits, first_row, factor, counts, ordered, norms, fingerprint):
     """Adds rows of features to the statistics of earlier rows.
 
-    bits: int32 [k, f], the bits of float32. factor: odd uint64 [f]. counts: int64 [4]: nonzero values, values other than 0 and 1, non-finite
-    values, finite rows. ordered: int64 [2], least and largest finite value as integers of the same order.
-    norms: float64 [3]: sum of the finite rows' L2 norms, its rounding error, the largest norm. fingerprint: uint64 [2].
+    bits: int32 [k, f], the bits of float32. factor: odd uint64 [f]. counts: int64 [4], numbers of nonzero values, of values other than 0 and 1, of
+    non-finite values, and of finite rows. ordered: int64 [2], smallest and largest finite value, as integers that have the order of the floats.
+    norms: float64 [3], sum of the finite rows' L2 norms, its rounding error, the largest norm. fingerprint: uint64 [2].
     """
     floats = bits.view(np.float32)
     for i in range(bits.shape[0]):

@@ -1,1 +1,1 @@
-"""Generated graphs shaped like ogbn-products and ogbn-mag. Imports: storage.format, core."""
+"""Generates graphs whose size and degrees resemble ogbn-products and ogbn-mag. Imports: storage.format, core."""

@@ -1,9 +1,10 @@
-"""A typed graph shaped like ogbn-mag, of any size, generated from a seed while it is read: papers, authors, institutions, fields of study, and four relations.
+"""A typed graph of any size that resembles ogbn-mag: papers, authors, institutions, fields of study, and four relations. It is generated from a seed while it
+is read.
 
-Node i of each type has the class i modulo the number of classes. An edge has, with probability `homophily`, a target of the source's class, else a target of any
-class. Source and target are at about the position x² for a uniform x, so degrees follow a power law above a broad bulk. As in ogbn-mag, papers have features
-(the centroid of their class with noise), labels (their class with some noise) and splits; other types have features if the options ask for them. A node or an
-edge is a pure function of (seed, its number).
+Node i of each type has the class i modulo the number of classes. With probability `homophily`, an edge has a target of the source's class, else a target of
+any class. The positions of source and target are about x² for a uniform x. So most degrees are moderate, and large degrees follow a power law. As in ogbn-mag,
+papers have features (the centroid of their class with noise), labels (their class with some noise) and splits. Other types have features if the options ask
+for them. A node or an edge is a pure function of the seed and its number.
 """
 
 from collections.abc import Iterator
@@ -27,11 +28,11 @@ from graphmill.storage.format.source import (
 )
 from graphmill.storage.synthetic.products_like import noisy_rows, normal_rows
 
-# Purposes of derived keys. A change changes every graph: bump GENERATOR_VERSION.
+# Purposes of derived keys. Changing them changes every generated graph, so increase GENERATOR_VERSION then.
 _CENTROID, _FEATURE, _LABEL, _OTHER_LABEL, _SPLIT, _EDGE = range(6)
 GENERATOR_VERSION = 1
 
-# ogbn-mag's numbers: Hu et al., "Open Graph Benchmark", arXiv:2005.00687, table 2 and its files.
+# Counts of ogbn-mag, from Hu et al., "Open Graph Benchmark", arXiv:2005.00687, table 2, and from its files.
 TYPES = {"author": 1_134_649, "field_of_study": 59_965, "institution": 8_740, "paper": 736_389}
 RELATIONS = {
     Relation("author", "affiliated_with", "institution"): 1_043_998,
@@ -39,10 +40,10 @@ RELATIONS = {
     Relation("paper", "cites", "paper"): 5_416_271,
     Relation("paper", "has_topic", "field_of_study"): 7_505_078,
 }
-_TRAIN, _VALID = 0.855, 0.088  # shares of the papers up to 2017, and of 2018
+_TRAIN, _VALID = 0.855, 0.088  # shares of the papers up to 2017, and of the papers of 2018
 _LABEL_NOISE = 0.1
-_BLOCK_EDGES = 1 << 19  # edges drawn at once, about 100 bytes each
-_SIGNAL = 0.23  # standard deviation of a centroid's entries; the noise has 1
+_BLOCK_EDGES = 1 << 19  # number of edges drawn at a time; each takes about 100 bytes
+_SIGNAL = 0.23  # standard deviation of a centroid's entries; the standard deviation of the noise is 1
 
 
 @dataclass(frozen=True)
@@ -54,11 +55,11 @@ class SyntheticMagOptions:
     feature_dim: int = 128
     """Number of features."""
     features: Literal["paper", "all"] = "paper"
-    """Types that have features; all: as in ogbn-mag with embeddings added for the other types."""
+    """Types that have features. all: every type, as in ogbn-mag with added embeddings for the other types."""
     num_classes: int = 349
     """Number of classes of papers, at most the number of papers."""
     homophily: float = 0.5
-    """Share of the edges that are drawn between nodes of one class; other edges may join one class by chance."""
+    """Share of the edges that are drawn between nodes of the same class. Other edges may also join nodes of the same class, by chance."""
     seed: int = 0
     """The same seed gives the same graph."""
 
@@ -78,7 +79,7 @@ class SyntheticMagOptions:
 
 
 def synthetic_mag(options: SyntheticMagOptions | None = None) -> TypedSource:
-    """The typed source for these options."""
+    """Makes the typed source for these options."""
     options = options or SyntheticMagOptions()
     sizes = {name: options.scaled(count) for name, count in TYPES.items()}
     nodes = {name: _Nodes(options, name, size, number) for number, (name, size) in enumerate(sizes.items())}
@@ -99,13 +100,13 @@ def synthetic_mag(options: SyntheticMagOptions | None = None) -> TypedSource:
 
 @dataclass(frozen=True)
 class _Nodes:
-    """The nodes of one type. Only papers have labels and splits."""
+    """Generates the nodes of one type. Only papers have labels and splits."""
 
     options: SyntheticMagOptions
     name: str
     num_nodes: int
     number: int
-    """Number of the type, so that features differ between types."""
+    """Number of the type. It makes features differ between types."""
 
     @property
     def _is_paper(self) -> bool:
@@ -143,7 +144,7 @@ class _Nodes:
 
     @cached_property
     def _centroid(self) -> np.ndarray:
-        """float32 [num_classes, feature_dim]"""
+        """Centroid of each class, float32 [num_classes, feature_dim]."""
         return normal_rows(self._key(_CENTROID), np.arange(self._num_classes), self.options.feature_dim) * np.float32(
             _SIGNAL
         )
@@ -184,7 +185,7 @@ class _Edges:
             first, second, same = (unit_interval(hash_counters(self._key, 3 * edge + draw)) for draw in range(3))
             src = (first * first * self._num_sources).astype(np.int64)
             dst = (second * second * self._num_targets).astype(np.int64)
-            # The nearest node of the source's class, if there is one.
+            # The target becomes the nearest node of the source's class, if there is one.
             num_classes = min(self._options.num_classes, self._num_targets)
             near = dst - dst % num_classes + src % num_classes
             near = np.where(near < self._num_targets, near, near - num_classes)

@@ -1,9 +1,10 @@
-"""A graph like ogbn-products of any size, generated from a seed while it is read. A node is a pure function of (seed, node), so memory holds one chunk.
+"""A graph of any size that resembles ogbn-products, generated from a seed while it is read. A node is a pure function of (seed, node), so memory holds one
+chunk.
 
-Internally nodes are ordered by community (sizes fall like 1/1, 1/2, 1/3 …); a keyed permutation scatters them over the rows. A node draws k ~ geometric
-neighbors from its community or, sometimes, from anywhere, among nodes at relatively earlier positions in their community, at about the position x² for a
-uniform x. So no pair is drawn from both sides, and degrees follow a power law of exponent 3 above a broad bulk, as in ogbn-products. Labels are communities
-with some noise; features are the community's centroid with much noise.
+Internally nodes are ordered by community; the sizes of communities fall like 1/1, 1/2, 1/3 …. A keyed permutation scatters the nodes over the rows. A node
+draws k neighbors (k is geometric) from its community or, sometimes, from any community. A neighbor's relative position in its community is lower than the
+node's own, at about x² for a uniform x. So no pair is drawn from both sides. As in ogbn-products, most degrees are moderate, and large degrees follow a power
+law of exponent 3. A label is the community, with some noise. Features are the community's centroid, with much noise.
 """
 
 from collections.abc import Iterator
@@ -16,38 +17,39 @@ from graphmill.core.counter_random import Permutation, derive_key, hash_counters
 from graphmill.core.errors import ConfigError
 from graphmill.storage.format.source import SPLIT_TEST, SPLIT_TRAIN, SPLIT_VALID, EdgeChunk, NodeChunk, SourceInfo
 
-# Purposes of derived keys. A change of these, or of the order of draws, changes every synthetic graph: bump GENERATOR_VERSION.
+# Purposes of derived keys. Changing them, or the order of draws, changes every synthetic graph, so increase GENERATOR_VERSION then.
 _ROWS, _SPLIT, _DEGREE, _MIXING, _DRAW, _CROSS, _LABEL, _OTHER_LABEL, _FEATURE, _CENTROID = range(10)
 GENERATOR_VERSION = 1
 
-_MAX_DRAWS = 4096  # per node: draw j of node i has counter i * _MAX_DRAWS + j
-_BLOCK_DRAWS = 1 << 16  # feature entries drawn at once, so that temporaries stay in cache
+_MAX_DRAWS = 4096  # most draws of a node; draw j of node i has the counter i * _MAX_DRAWS + j
+_BLOCK_DRAWS = 1 << 16  # number of feature entries drawn at a time, so that temporary arrays stay in cache
 _CLASS_TABLE_BITS = 14
 _HUB_FLOOR = (
-    0.01  # bounds the density of draws at the front: with millions of nodes, hubs have thousands of neighbors, not more
+    # limits the density of draws at the first positions, so that hubs in a graph of millions of nodes have only thousands of neighbors
+    0.01
 )
 
 
 @dataclass(frozen=True)
 class SyntheticOptions:
-    """Options of the graph `synthetic`. Defaults give the graph of `make run`."""
+    """Options of the graph `synthetic`. The defaults give the graph that `make run` uses."""
 
     num_nodes: int = 20_000
     """Number of nodes."""
     mean_degree: float = 50.0
-    """Mean number of in-edges per node, both directions counted; small communities reach a little less."""
+    """Mean number of in-edges per node, with both directions of each pair. In small communities it is a little lower."""
     num_classes: int = 47
-    """Number of classes; a node has one."""
+    """Number of classes. Each node has one class."""
     feature_dim: int = 100
     """Number of features."""
     train_share: float = 0.08
     """Share of the nodes that train."""
     valid_share: float = 0.02
-    """Share of the nodes that validate; the rest is the test split."""
+    """Share of the nodes that validate. The remaining nodes are the test split."""
     cross_share: float = 0.05
-    """Mean share of the draws that ignore communities; a node's share lies between 0 and three times this."""
+    """Mean share of a node's draws that ignore communities. The share of a single node lies between 0 and three times this mean."""
     label_noise: float = 0.09
-    """Share of the labels that are redrawn by class size, which no classifier can learn."""
+    """Share of the labels that are replaced by a random class, drawn by class size. No classifier can learn these labels."""
     feature_signal: float = 0.23
     """Standard deviation of a centroid's entries, relative to the noise."""
     seed: int = 0
@@ -72,7 +74,7 @@ class SyntheticOptions:
 
 
 class SyntheticGraph:
-    """The `GraphSource` for these options."""
+    """A `GraphSource` that generates the graph with these options."""
 
     def __init__(self, options: SyntheticOptions | None = None) -> None:
         self.options = SyntheticOptions() if options is None else options
@@ -94,8 +96,8 @@ class SyntheticGraph:
         )
 
     def edges(self, chunk_edges: int) -> Iterator[EdgeChunk]:
-        """Both directions of every pair, once each, without self-loops; the stream does not depend on `chunk_edges`."""
-        # imported here, so that only a reader of edges waits for numba's compiler
+        """Yields both directions of every pair, each once. There are no self-loops. The order of edges does not depend on `chunk_edges`."""
+        # imported here, so that only code that reads edges waits for numba's compiler
         from graphmill.storage.synthetic.products_like_kernels import both_directions, draw_pairs
 
         keys = np.array([self._key(purpose) for purpose in (_DEGREE, _MIXING, _DRAW, _CROSS)], np.uint64)
@@ -129,7 +131,7 @@ class SyntheticGraph:
             node = self._rows.backward(np.arange(start, min(start + chunk_nodes, self.options.num_nodes)))
             yield NodeChunk(feature=self._features(node), label=self._labels(node), split=self._splits(node))
 
-    # Below, node i is the i-th in the order of (community, position).
+    # In the methods below, node i is the i-th node in the order of (community, position).
 
     def _key(self, *purpose: int) -> int:
         return derive_key(self.options.seed, *purpose)
@@ -144,7 +146,7 @@ class SyntheticGraph:
 
     @cached_property
     def _offset(self) -> np.ndarray:
-        """int64 [num_classes + 1]: the first node of each community; every community has a node."""
+        """The first node of each community, and the number of nodes, int64 [num_classes + 1]. Every community has at least one node."""
         num_classes = self.options.num_classes
         weight = 1.0 / np.arange(1, num_classes + 1)
         spare = self.options.num_nodes - num_classes
@@ -154,21 +156,21 @@ class SyntheticGraph:
 
     @cached_property
     def _class_table(self) -> np.ndarray:
-        """A uniform index into this table draws a class by size."""
+        """A table of classes. A uniformly drawn entry is a class with probability proportional to its size."""
         size = 1 << _CLASS_TABLE_BITS
         middle = (np.arange(size) * 2 + 1) * (self.options.num_nodes / (2 * size))
         return np.searchsorted(self._offset, middle, side="right").astype(np.int64) - 1
 
     @cached_property
     def _degree_threshold(self) -> np.ndarray:
-        """float64: P(k <= 1), P(k <= 2), … of the geometric number of draws."""
+        """Probabilities P(k <= 1), P(k <= 2), … of the geometric number k of draws, float64."""
         stay = 1.0 - 2.0 / self.options.mean_degree if self.options.mean_degree > 2 else 0.0
         reach = np.cumprod(np.full(_MAX_DRAWS - 2, stay))
         return 1.0 - reach[: 1 + np.count_nonzero(reach > 2.0**-40)]
 
     @cached_property
     def _centroid(self) -> np.ndarray:
-        """float32 [num_classes, feature_dim]"""
+        """Centroid of each class, float32 [num_classes, feature_dim]."""
         rows = normal_rows(self._key(_CENTROID), np.arange(self.options.num_classes), self.options.feature_dim)
         return rows * np.float32(self.options.feature_signal)
 
@@ -194,7 +196,7 @@ class SyntheticGraph:
 
 
 def noisy_rows(key: int, node: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """`rows` (float32 [n, dim], changed in place) with the noise of these nodes added."""
+    """Adds the noise of these nodes to `rows` (float32 [n, dim]) in place, and returns `rows`."""
     rows_at_once = max(1, _BLOCK_DRAWS // rows.shape[1])
     for start in range(0, len(node), rows_at_once):
         block = slice(start, start + rows_at_once)
@@ -203,7 +205,7 @@ def noisy_rows(key: int, node: np.ndarray, rows: np.ndarray) -> np.ndarray:
 
 
 def normal_rows(key: int, node: np.ndarray, dim: int) -> np.ndarray:
-    """float32 [n, dim] of mean 0 and variance 1: sums of four uniform 16-bit lanes (Irwin-Hall), the same on every machine."""
+    """Draws float32 [n, dim] with mean 0 and variance 1, as sums of four uniform 16-bit integers (Irwin-Hall). The result is the same on every machine."""
     hashes = hash_counters(key, node[:, None] * dim + np.arange(dim))
     lanes = hashes.view(np.uint16).reshape(*hashes.shape, 4)
     total = lanes[..., 0].astype(np.int32)

@@ -1,6 +1,6 @@
-"""The compiled inner loop of the synthetic graph (`graphmill.storage.synthetic.products_like`): the pairs that nodes draw, one node after another.
+"""The compiled inner loop of the synthetic graph (`graphmill.storage.synthetic.products_like`). It computes the pairs that each node draws.
 
-Integers and float64 operations have the same order as in `graphmill.core.counter_random`, so every machine draws the same pairs.
+Operations on integers and float64 are in the same order as in `graphmill.core.counter_random`, so every machine draws the same pairs.
 """
 
 import numpy as np
@@ -14,7 +14,7 @@ _UNIT = 2.0**-53
 
 @compiled
 def _unit(hashed):
-    """`counter_random.unit_interval` of one hash."""
+    """Maps one hash to the unit interval, like `counter_random.unit_interval`."""
     return np.float64(hashed >> _ELEVEN) * _UNIT
 
 
@@ -22,9 +22,9 @@ def _unit(hashed):
 def draw_pairs(
     node, keys, threshold, cross_scale, offset, class_table, class_mask, hub_floor, max_draws, permutation, a, b, filled
 ):
-    """Writes the rows of the distinct pairs that `node`, node + 1, … draw to a[filled:], b[filled:].
+    """Computes the distinct pairs that the nodes `node`, node + 1, … draw. Writes the rows of their two nodes to a[filled:] and b[filled:].
 
-    Stops after the last node, or before a node whose `max_draws` might not fit. Returns (next node, new filled).
+    Stops after the last node, or before a node whose draws, at most `max_draws`, might not fit. Returns the next node and the new `filled`.
 
     keys: uint64 [4] (degree, mixing, draw, cross); offset: int64 [num_classes + 1]; class_table: int64 [2^k], class_mask = 2^k - 1;
     permutation: (rounds uint64 [r, 2], mask, shift, size) of the rows; a, b: int64.
@@ -47,10 +47,10 @@ def draw_pairs(
         kept = 0
         for j in range(num_draws):
             counter = node * max_draws + j
-            # One draw per stratum of the popularity scale gives the same distribution with far fewer repeats.
+            # The scale of popularity is divided into strata. One draw per stratum gives the same distribution with far fewer repeated pairs.
             x = (j + _unit(hash64(keys[2], np.uint64(counter)))) / num_draws
             cross = hash64(keys[3], np.uint64(counter))
-            # The class index uses the hash's lowest bits; the coin uses the highest.
+            # The index of the class uses the hash's lowest bits. The decision whether to mix communities uses the highest bits.
             if _unit(cross) < cross_below:
                 target_class = class_table[np.int64(cross & class_mask)]
                 target_size = offset[target_class + 1] - offset[target_class]
@@ -61,12 +61,12 @@ def draw_pairs(
             target_position = np.int64(x * (hub_floor + (1.0 - hub_floor) * x) * reach)
             if target_position >= target_size:
                 continue
-            # Pairs point from later to earlier nodes by (position / size, class), so that no pair has two owners.
+            # In the order of (position / size, class), a node draws only earlier nodes, so no pair is drawn by both of its nodes.
             target_share = (target_position + 1) / target_size
             if not (target_share < own_share or (target_share == own_share and target_class < community)):
                 continue
             target = offset[target_class] + target_position
-            # Draws are nearly in order, so insertion is short. A target that is already there is the same pair.
+            # Draws are nearly in order, so an insertion moves few entries. If the target is already there, the pair is a repetition.
             place = kept
             while place > 0 and drawn[place - 1] > target:
                 place -= 1
@@ -88,8 +88,8 @@ def draw_pairs(
 
 @compiled
 def both_directions(a, b, count, src, dst):
-    """Writes the first `count` pairs in both directions: a → b, then b → a. They are interleaved, so that an edge's position in the stream
-    does not depend on chunks."""
+    """Writes the first `count` pairs in both directions: a → b, then b → a for each pair. So an edge's position in the stream does not depend on
+    chunks."""
     for i in range(count):
         src[2 * i], dst[2 * i] = a[i], b[i]
         src[2 * i + 1], dst[2 * i + 1] = b[i], a[i]

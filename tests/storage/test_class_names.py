@@ -1,4 +1,5 @@
-"""Names of classes, and ids of graphs in their source: stored in the manifest of a graph, of a typed graph and of a set, read back, and refused where they do not fit."""
+"""Tests class names, and the source's ids of graphs. The manifests of graphs, typed graphs and sets store them. They are read back unchanged, and refused
+if they do not match the data."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Graphs with malicious files: each is refused in one line, at once, and no memory is allocated for their claims."""
+"""Graphs with malicious files. Each is refused at once with a one-line error, and no memory is allocated for the sizes that it claims."""
 
 import hashlib
 import os
@@ -53,13 +53,13 @@ def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def stored(pristine: Path, tmp_path: Path) -> Path:
-    """Copies to damage."""
+    """Returns copies of graphs, which a test may damage."""
     return Path(shutil.copytree(pristine, tmp_path / "stored"))
 
 
 @pytest.fixture(autouse=True)
 def soon() -> Iterator[None]:
-    """A wait ends the test."""
+    """Ends the test if it waits."""
 
     def late(signum: int, frame: object) -> None:
         raise TimeoutError
@@ -112,7 +112,8 @@ def test_a_manifests_number_is_that_of_its_name(stored: Path) -> None:
             assert said in refusal(stored / name)
             other.unlink()
     graph = stored / "graph"
-    shutil.copy(newest_manifest(graph), graph / "manifests" / "0000009.json")  # nobody writes 9 so
+    # Graphmill writes the number 9 in another form
+    shutil.copy(newest_manifest(graph), graph / "manifests" / "0000009.json")
     read(graph)
     assert foreign_names(*split_url(str(graph))) == ["manifests/0000009.json"]
 
@@ -141,7 +142,7 @@ def of_all(**facts: object) -> Change:
 
 
 def swollen(body: dict[str, Any]) -> None:
-    """Counts nodes of missing files."""
+    """The counts include nodes whose files are missing."""
     body["node_types"][0].update(num_nodes=2**50, partition_offsets=[0, 2**49, 2**50])
     for entry in body["files"].values():
         entry["num_bytes"] = 2**55
@@ -203,7 +204,7 @@ def test_what_only_the_manifest_says_is_not_believed(name: str, stored: Path) ->
 
 
 def put(graph: Path, name: str, batch: pa.RecordBatch, **options: object) -> int:
-    """Writes a file of one batch, and its size and checksum into the manifest. Returns the bytes of the file."""
+    """Writes a file of one batch, and puts its size and checksum into the manifest. Returns the file's bytes."""
     path = stored_file(graph, name)
     written = pa.ipc.IpcWriteOptions(**options)
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, batch.schema, options=written) as writer:
@@ -227,7 +228,7 @@ def put(graph: Path, name: str, batch: pa.RecordBatch, **options: object) -> int
     [
         {"compression": "zstd"},
         {"compression": "lz4"},
-        {"metadata_version": pa.ipc.MetadataVersion.V4},  # had compression, too
+        {"metadata_version": pa.ipc.MetadataVersion.V4},  # this older version could also have compression
     ],
     ids=str,
 )

@@ -1,4 +1,4 @@
-"""Opening stored graphs: views without a copy, and one clear line for every kind of damage."""
+"""Opens stored graphs. Arrays are views without a copy, and every kind of damage gives a clear one-line error."""
 
 import hashlib
 import json
@@ -39,7 +39,7 @@ FILES = ("topology", "out_topology", "nodes", "features", "edges")
 
 
 def full_graph() -> ListedGraph:
-    """A graph with every kind of column."""
+    """Returns a graph with every kind of column."""
     graph = random_listed_graph(40, 160)
     weight = (np.arange(160) / 8).tolist()
     return replace(graph, weight=weight, edge_feature=[[w, -w] for w in weight], edge_feature_dim=2)
@@ -54,7 +54,7 @@ def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def stored(pristine: Path, tmp_path: Path) -> Path:
-    """A copy to damage."""
+    """Returns a copy of the graph, which a test may damage."""
     return Path(shutil.copytree(pristine, tmp_path / "graph"))
 
 
@@ -63,7 +63,7 @@ def arrays(partition: Partition) -> dict[str, np.ndarray]:
 
 
 def refusal(url: str | Path, *, verify: bool) -> str:
-    """The message of the error when the whole graph is opened or verified."""
+    """Opens or verifies the whole graph. Returns the message of the error."""
 
     def read() -> None:
         graph = open_graph(str(url))
@@ -80,7 +80,7 @@ def refusal(url: str | Path, *, verify: bool) -> str:
 
 
 def reseal(url: Path, **facts) -> None:
-    """Writes a manifest that fits the changed files, with other metadata. So checksums do not show the damage."""
+    """Writes a manifest whose checksums match the changed files, and whose metadata may be changed, too. So checksums do not show the damage."""
     path = newest_manifest(url)
     manifest = parse_manifest(path.read_text(), str(path))
     contents = {entry.path: (url / entry.path).read_bytes() for entry in manifest.files.values()}
@@ -98,7 +98,7 @@ def test_all_arrays_are_views_of_mapped_files(pristine: Path) -> None:
         assert len(found) == 13
         for name, array in found.items():
             assert not array.flags.writeable, name
-            if name != "split":  # int8, stacked from one column per split set
+            if name != "split":  # `split` is a copy, because it is stacked from one column per split set
                 assert not array.flags.owndata, name
     assert pa.total_allocated_bytes() == before
 
@@ -165,7 +165,7 @@ def test_opening_reads_nothing_into_memory_and_processes_share_pages(pristine: P
         for reader in readers:
             share, resident = (int(field) * 1024 for field in reader.stdout.readline().split())
             assert resident > 0.9 * feature_bytes
-            assert share < 0.6 * feature_bytes  # Each page counts half, because both processes have it.
+            assert share < 0.6 * feature_bytes  # Each page counts half, because both processes map it.
     finally:
         for reader in readers:
             reader.kill()
@@ -287,7 +287,7 @@ def test_a_flipped_bit_anywhere_is_seen_by_verification(name: str, stored: Path)
 def test_a_flipped_bit_that_no_one_verified_ends_no_process(
     name: str, stored: Path, pytestconfig: pytest.Config
 ) -> None:
-    """Without checksums, damage is either refused in one line or shows as other numbers; Arrow must not crash or hang."""
+    """Without a check of checksums, damage is either refused with a one-line error or gives other numbers. Arrow must not crash or hang."""
     flips = 700 if pytestconfig.getoption("long") else 100
     script = f"""
         import sys
@@ -334,7 +334,7 @@ def test_other_content_under_a_valid_checksum(content: bytes, stored: Path) -> N
 
 
 def rewrite(url: Path, name: str, change: Callable[[dict[str, pa.Array]], dict[str, pa.Array]], **facts) -> None:
-    """Changes the columns of a file of partition 1, checksums included."""
+    """Changes the columns of a file of partition 1, and updates its checksum."""
     path = stored_file(url, f"part-00001/{name}.arrow")
     with pa.memory_map(str(path)) as source:
         batch = pa.ipc.open_file(source).get_batch(0)
@@ -362,7 +362,7 @@ def with_first(value: int, place: int = 0) -> Callable[[np.ndarray], np.ndarray]
 def topology(
     indptr: Callable[[np.ndarray], np.ndarray] = lambda x: x, **columns: Callable[[np.ndarray], np.ndarray] | None
 ) -> Callable[[dict], dict]:
-    """Writes the file with other offsets and edge columns (None: without the column)."""
+    """Returns a change that writes the file with other offsets and edge columns. None removes a column."""
 
     def change(found: dict[str, pa.Array]) -> dict[str, pa.Array]:
         lists = found["neighbors"]
@@ -376,7 +376,7 @@ def topology(
     return change
 
 
-# name: (file, change of its columns, part of the message, whether only verification finds it)
+# name of the case: (file, change of its columns, part of the message, whether only verification finds the damage)
 DAMAGES = {
     "labels as int32": ("nodes", put("label", lambda v: v.astype(np.int32)), "'label': expected int64, found int32", False),
     "labels as floats": ("nodes", put("label", lambda v: v.astype(np.float64)), "'label': expected int64, found double", False),
@@ -483,7 +483,7 @@ def test_counts_that_do_not_add_up(stored: Path) -> None:
     reseal(stored, num_edges=161, statistics=None)
     assert "expected 161 edges in all topology.arrow, found 160" in refusal(stored, verify=True)
     reseal(stored, num_edges=160)
-    # Arrow drops values before the first offset.
+    # Arrow leaves out values before the first offset.
     rewrite(stored, "out_topology", topology(lambda indptr: np.maximum(indptr, 1)))
     assert "expected 160 edges in all out_topology.arrow, found 159" in refusal(stored, verify=True)
 
@@ -556,7 +556,7 @@ def test_verification_of_a_remote_graph_holds_one_partition_at_a_time() -> None:
     url = f"memory://tests/{uuid.uuid4().hex}/graph"
     ingest(big_source(16_000, 64), url, IngestOptions(num_partitions=8, partitioner="range"))
     graph = open_graph(url)
-    graph.verify()  # loaded at first use
+    graph.verify()  # the encoding is loaded at first use
     sizes = [0] * 8
     for name, entry in graph.manifest.files.items():
         sizes[int(name[5:10])] += entry.num_bytes

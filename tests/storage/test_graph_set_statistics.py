@@ -1,4 +1,4 @@
-"""Statistics of many graphs against lists and float64, for any shards, and what a manifest's parser refuses."""
+"""Compares the statistics of many graphs with a computation over lists and float64, for any shards. Tests which statistics the manifest's parser refuses."""
 
 import itertools
 import json
@@ -37,7 +37,7 @@ def graphs(num_nodes: list[int], num_edges: list[int], target: np.ndarray) -> Pa
 
 
 def written(sizes: list[tuple[int, int]], target: np.ndarray, split: list[int], cuts: list[int]) -> GraphSetManifest:
-    """A store with shards between the cuts."""
+    """Writes a store whose shards lie between the cuts."""
     bounds = sorted({0, *(cut for cut in cuts if cut < len(sizes)), len(sizes)})
     batches = []
     for start, stop in itertools.pairwise(bounds):

@@ -1,4 +1,4 @@
-"""The compiled loops of ingestion are compared with plain definitions, also with ids and offsets beyond 2^31."""
+"""Compares the compiled loops of ingestion with plain definitions, also for ids and offsets beyond 2^31."""
 
 from pathlib import Path
 
@@ -46,7 +46,7 @@ def test_grouping_is_a_stable_sort_by_bucket(data: st.DataObject) -> None:
 
 
 def test_a_bucket_of_four_billion_ids_sorts(tmp_path: Path) -> None:
-    """Destination times source does not fit 64 bits there: (2^33)^2."""
+    """The product of the numbers of destinations and sources, (2^33)^2, does not fit into 64 bits."""
     num_nodes = 2**33
     buckets = EdgeBuckets(
         tmp_path / "edges",
@@ -58,8 +58,8 @@ def test_a_bucket_of_four_billion_ids_sorts(tmp_path: Path) -> None:
     )
     rng = np.random.default_rng(0)
     dst, src = rng.integers(0, num_nodes, (2, 500))
-    dst[::3] = dst[0]  # one destination with many sources
-    edge_id = np.arange(500) + 2**33  # edges of the source before these
+    dst[::3] = dst[0]  # one destination has many sources
+    edge_id = np.arange(500) + 2**33  # these edges come after 2^33 other edges of the source
 
     class Identity:  # the map of new ids, without its 64 GB
         def __getitem__(self, row: np.ndarray) -> np.ndarray:
@@ -106,7 +106,7 @@ def test_lists_in_memory_are_the_lists_on_disk(tmp_path: Path) -> None:
         (rng.integers(0, 9, n), rng.integers(0, 2**40, n), rng.random(n), rng.random((n, 2))) for n in (3, 0, 4)
     ]
     seen = []
-    # The upper bound is more than arrives if duplicates are dropped.
+    # If duplicates are dropped, fewer edges arrive than the upper bound says.
     for memory_bytes in (9 * 24, 9 * 24 - 1):
         types = edge_column_types(edge_id=True, weight=True, feature_dim=2)
         spool = SortedEdges(tmp_path / "sorted", np.dtype(np.int32), types, num_edges=9, memory_bytes=memory_bytes)
@@ -122,7 +122,7 @@ def test_lists_in_memory_are_the_lists_on_disk(tmp_path: Path) -> None:
 def reference_window(
     edges: list[tuple[int, int]], partition: list[int], seen: list[int], size: list[int], capacity: int
 ) -> None:
-    """`place_window`, as `ldg_groups` describes it."""
+    """A plain form of `place_window`, written from the description in `ldg_groups`."""
     around: dict[int, list[int]] = {node: [] for edge in edges for node in edge}
     for src, dst in edges:
         around[src].append(dst)
@@ -167,7 +167,7 @@ def test_windows_are_placed_as_the_definition_says(
 
 @pytest.mark.parametrize("num_nodes", [5000, 2**31 + 11, 2**33])
 def test_drawn_pairs_are_distinct_and_permuted_as_the_rows_are(num_nodes: int) -> None:
-    """The compiled permutation and hashes equal those in numpy that make labels and splits."""
+    """The compiled permutation and hashes equal numpy's, by which labels and splits are made."""
     size = num_nodes
     keys = np.arange(1, 5, dtype=np.uint64) * np.uint64(2**63 - 25)
     offset, table = np.array([0, size // 2, size]), np.zeros(4, np.int64)
@@ -186,7 +186,7 @@ def test_drawn_pairs_are_distinct_and_permuted_as_the_rows_are(num_nodes: int) -
     assert plain[0].max() == size - 1
     assert np.all(np.diff(plain[0]) >= 0)
     assert len(np.unique(plain, axis=1).T) == filled
-    # Each node draws as often as its hash says, without repeats and edges that point forward.
+    # The hash of a node gives its number of draws. Repeated draws and edges to later nodes are left out.
     nodes = np.arange(first, size)
     draws = 1 + np.searchsorted(threshold, unit_interval(hash_counters(int(keys[0]), nodes)), side="right")
     kept = np.bincount(plain[0] - first, minlength=1000)

@@ -1,4 +1,4 @@
-"""Every importer through ingestion and back, on a local disk, in memory and on S3; and that bad sources leave nothing behind."""
+"""Ingests a graph with every importer, on a local disk, in memory and on S3, and reads it back. Bad sources leave no files behind."""
 
 import fsspec
 import numpy as np
@@ -31,7 +31,7 @@ def _source(**changes):
 
 
 def _stored(url):
-    """Edges as a sorted list of original ids, features, labels and splits by original id."""
+    """Returns the stored edges, as a sorted list of original ids, and features, labels and splits by original id."""
     graph = open_graph(url)
     graph.verify()
     parts = list(graph.partitions())
@@ -96,7 +96,7 @@ def test_a_failed_overwrite_on_s3_keeps_the_old_graph(s3_url, monkeypatch):
 
     url = f"{s3_url}/kept/graph"
     manifest = ingest(_source(), url, IngestOptions(num_partitions=2))
-    filesystem = fsspec.core.url_to_fs(url)[0]  # the same instance as ingestion gets
+    filesystem = fsspec.core.url_to_fs(url)[0]  # the filesystem object that ingestion also uses
     put_file = filesystem.put_file
 
     def fail_late(source, target):

@@ -1,4 +1,4 @@
-"""PyG and DGL objects; DGL's importer also on a stand-in with the few methods that it calls."""
+"""Tests the importers of PyG's and DGL's objects. DGL's importer is also tested with an object that has only the few methods that the importer calls."""
 
 import warnings
 from types import SimpleNamespace
@@ -48,7 +48,7 @@ def test_pyg_masks(data):
 
 @pytest.mark.parametrize("left", [["train"], ["train", "test"]])
 def test_masks_of_some_parts_alone(data, left):
-    """A missing mask names no node: training nodes alone make a split set."""
+    """A missing mask counts as a mask without nodes, so a training mask alone makes a split set."""
     expected = [[code] if part in left else [0] for code, part in enumerate(MASKS, start=1)] + [[0]]
     columns = _node_columns()
     for part in MASKS.keys() - set(left):
@@ -71,7 +71,7 @@ def test_pyg_split_idx_in_place_of_masks(data):
 
 
 def _data_set(*items, **methods):
-    """A data set of PyG that holds these graphs."""
+    """Makes a PyG data set that holds these graphs."""
     InMemoryDataset = pytest.importorskip("torch_geometric.data").InMemoryDataset
     made = type("MadeDataset", (InMemoryDataset,), methods)()
     made.data, made.slices = made.collate(list(items))
@@ -87,7 +87,7 @@ def test_a_data_set_in_place_of_its_only_graph(data):
     ):
         pyg_graph(_data_set(data, data))
     del data.train_mask, data.val_mask, data.test_mask
-    _check(pyg_graph(_data_set(data, get_idx_split=lambda _: idx)))  # as OGB's sets have it
+    _check(pyg_graph(_data_set(data, get_idx_split=lambda _: idx)))  # OGB's data sets have this method
     _check(dgl_graph([_stand_in()]))
     with pytest.raises(DataError, match="expected a DGL graph, got Data"):
         dgl_graph(data)
@@ -95,7 +95,7 @@ def test_a_data_set_in_place_of_its_only_graph(data):
 
 @pytest.mark.parametrize("valid", ["val_idx", "valid_idx"])
 def test_pyg_rows_of_a_split(data, valid):
-    """With or without masks that agree; if they contradict each other, none is chosen."""
+    """Rows may come with masks that agree with them. If rows and masks contradict each other, the importer chooses neither."""
     masks = {name: data[name] for name in ("train_mask", "val_mask", "test_mask")}
     data.train_idx, data[valid], data.test_idx = torch.tensor([0]), [1], np.array([2])
     _check(pyg_graph(data))
@@ -215,7 +215,7 @@ def test_dgl_bad_graphs():
 
 
 def test_real_dgl(monkeypatch):
-    monkeypatch.setenv("DGLBACKEND", "pytorch")  # else the import writes a file to the home directory
+    monkeypatch.setenv("DGLBACKEND", "pytorch")  # otherwise the import writes a file to the home directory
     monkeypatch.setenv("DGL_BACKEND", "pytorch")
     dgl = pytest.importorskip("dgl")
     graph = dgl.graph((torch.tensor(SRC), torch.tensor(DST)), num_nodes=4)

@@ -1,4 +1,5 @@
-"""Feature rows read from a store as byte ranges: the right bytes, whatever the store does; little memory; one line if it does not answer."""
+"""Reads feature rows from a store by byte ranges. Bytes are right even if the store fails at times, memory stays small, and a store that does not answer
+gives a one-line error."""
 
 import subprocess
 import sys
@@ -39,7 +40,7 @@ NODES, DIM = 900, 6
 
 
 class Store:
-    """A proxy before an S3 server: slow, failing or unreachable as a test needs."""
+    """A proxy in front of an S3 server. A test can make it slow, failing or unreachable."""
 
     def __init__(self, answer) -> None:
         self.answer, self.lock = answer, threading.Lock()
@@ -112,7 +113,8 @@ def features(form: str) -> tuple[np.ndarray, IngestOptions]:
 
 @pytest.mark.parametrize("form", ["float32", "float16", "int8", "bits", "indices"])
 def test_rows_are_those_of_the_whole_file(form, monkeypatch):
-    monkeypatch.setattr(ranged_rows, "_END_BYTES", 1 << 11)  # their files have a middle that is not read at opening
+    # small, so that opening does not read the middle of these files
+    monkeypatch.setattr(ranged_rows, "_END_BYTES", 1 << 11)
     numbers, options = features(form)
     url = f"memory://{uuid.uuid4().hex}/graph"
     ingest(ArrayGraph("numbers", 3000, np.zeros(1, np.int64), np.zeros(1, np.int64), feature=numbers), url, options)
@@ -172,7 +174,7 @@ def test_readers_of_all_calls_are_bounded_and_come_back(graph, store, monkeypatc
     reads = [background.begin(lambda: rows.read(row), "read") for _ in range(3)]
     for read in reads:
         np.testing.assert_array_equal(read.result(60), graph.partition(0).feature[row])
-    assert 2 <= store.most_at_once <= 5  # three calls, each of which reads, and two more readers
+    assert 2 <= store.most_at_once <= 5  # three calling threads, which also read, and two more reading threads
     store.is_away = True
     with pytest.raises(DeadlineError):
         hasty.read(row)
@@ -195,7 +197,7 @@ def test_a_store_that_stays_away_is_one_line_in_time(graph, store):
 
 
 class Short(fsspec.get_filesystem_class("memory")):
-    """A store that cuts every second answer short."""
+    """A store in which every second answer is too short."""
 
     cachable = False
     count = 0
@@ -221,7 +223,7 @@ def test_another_file_in_its_place_is_told(monkeypatch):
     path = f"{stored.path}/{stored.manifest.files['part-00000/features.arrow'].path}"
     content = filesystem.cat_file(path)
     filesystem.pipe_file(path, content)
-    rows.read(np.array([1]))  # the file is checked every half minute
+    rows.read(np.array([1]))  # succeeds, because the file is checked only every half minute
     monkeypatch.setattr(rows, "_look_at", 0.0)
     with pytest.raises(FormatError, match="found one that was written since"):
         rows.read(np.array([1]))
@@ -241,7 +243,7 @@ def test_another_file_in_its_place_is_told(monkeypatch):
 
 
 def peak_of_reads() -> int:
-    """Most bytes that Python held while it read rows of 16 MB of features."""
+    """Reads rows from 16 MB of features. Returns the most bytes that Python held during the reads."""
     url = f"memory://{uuid.uuid4().hex}/large"
     feature = np.random.default_rng(2).normal(size=(40_000, 100)).astype(np.float32)
     ingest(
@@ -256,16 +258,16 @@ def peak_of_reads() -> int:
         router = local_router(graph)
         for first in range(5):
             router.fetch(np.arange(first, 40_000, 400))
-        router.fetch(np.arange(1000))  # side by side
+        router.fetch(np.arange(1000))  # 1,000 neighboring rows
 
-    read()  # modules that the first requests load stay
+    read()  # not measured, because the first requests load modules, which stay in memory
     tracemalloc.start()
     read()
     return tracemalloc.get_traced_memory()[1]
 
 
 def test_memory_stays_far_below_the_features():
-    """Runs in a separate process, since threads that other tests left running count, too."""
+    """Runs in a separate process, because threads that other tests left running would also count."""
     program = "from tests.storage.test_ranged_rows import peak_of_reads; print(peak_of_reads())"
     command = [sys.executable, "-c", program]
     process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=True)
@@ -273,13 +275,13 @@ def test_memory_stays_far_below_the_features():
 
 
 def of_router(router) -> list[RangedRows]:
-    """The rows of its partitions."""
+    """Returns the row readers of the router's partitions."""
     return [owner._owner._partition.feature_on_store for owner in router._owners]
 
 
 @pytest.mark.parametrize("room", [0, 200, NODES])
 def test_batches_by_range_are_those_of_the_graph_in_memory(graph, room):
-    """With and without a plan; with room for all rows each is read once."""
+    """Tests batches with and without a plan. If there is room for all rows, each row is read once."""
     options = NeighborOptions(fanouts=(5, 3), batch_size=24)
     router = local_router(graph.features_by_range())
     fetched = []

@@ -1,4 +1,4 @@
-"""Nodes with several labels: ingested, measured, opened and fetched unchanged."""
+"""Nodes with several labels are ingested, measured, opened and fetched. Their labels do not change."""
 
 from dataclasses import replace
 
@@ -20,7 +20,7 @@ NUM_NODES, NUM_LABELS = 60, 7
 def _graph(**changes) -> ArrayGraph:
     random = np.random.default_rng(3)
     label = random.integers(0, 2, (NUM_NODES, NUM_LABELS))
-    label[4], label[5, :3] = -1, -1  # one node without labels, one with some known labels
+    label[4], label[5, :3] = -1, -1  # one node has no labels, and one has only some known labels
     given = {
         "feature": random.random((NUM_NODES, 3)),
         "label": label,
@@ -129,7 +129,7 @@ def test_a_source_that_gives_other_rows_is_refused(tmp_path):
 
 
 class _Undeclared(ArrayGraph):
-    """A source that does not give the number of labels, as edge lists with node files."""
+    """A source that does not give the number of labels, like an edge list with node files."""
 
     @property
     def info(self):

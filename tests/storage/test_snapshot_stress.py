@@ -1,6 +1,6 @@
-"""Readers during a write, killed writers, and power cuts: every reader gets one complete snapshot.
+"""Tests reading during a write, killed writers, and power cuts. Every reader gets one complete snapshot.
 
-Every run of the tests has a short form of each test. `--long` runs them as often as docs/performance.md reports.
+By default each test runs in a short form. With `--long`, tests run as often as docs/performance.md reports.
 """
 
 import contextlib
@@ -63,7 +63,7 @@ def _python(program: str, *arguments: object) -> subprocess.Popen[str]:
 
 
 def _read_while_writing(url: str, num_readers: int, opens: int, publications: int, pause_s: float) -> None:
-    """`pause_s`: between publications, so that they last as long as the readers."""
+    """`pause_s`: time between publications. It is chosen so that writing lasts as long as reading."""
     ingest(marked_graph(0), url, IngestOptions(num_partitions=NUM_PARTITIONS))
     began = open_graph(url)
     readers = [_python(READER, url, opens // num_readers) for _ in range(num_readers)]
@@ -96,7 +96,7 @@ def test_many_readers_beside_a_writer(tmp_path, store):
 
 @contextlib.contextmanager
 def _writing(url: str, mark: int, longest_s: float, rng: random.Random) -> Iterator[subprocess.Popen[str]]:
-    """Starts a writer of snapshots from `mark` + 1 on. It is killed at a random moment within `longest_s` after its first snapshot."""
+    """Starts a process that writes snapshots, from `mark` + 1 on. Kills it at a random moment within `longest_s` after its first snapshot."""
     writer = _python(WRITER, url, mark + 1, 1_000_000, 0)
     try:
         assert writer.stdout is not None
@@ -108,13 +108,13 @@ def _writing(url: str, mark: int, longest_s: float, rng: random.Random) -> Itera
 
 
 def _last_told(writer: subprocess.Popen[str], mark: int) -> int:
-    """The last snapshot that a killed writer reported; `mark` if none."""
+    """Returns the last snapshot that a killed writer reported, or `mark` if it reported none."""
     lines = writer.communicate(timeout=60)[0].split()
     return int(lines[-1]) if lines else mark
 
 
 def _kill_writers(url: str, times: int, seed: int) -> None:
-    """Kills a writer at a random moment, `times` times; after each, the newest snapshot is whole and later ones can be published."""
+    """Kills a writer at a random moment, `times` times. After each kill, the newest snapshot is complete, and later snapshots can be published."""
     rng, mark = random.Random(seed), 0
     ingest(marked_graph(0), url, IngestOptions(num_partitions=NUM_PARTITIONS))
     for killed in range(times):
@@ -122,8 +122,9 @@ def _kill_writers(url: str, times: int, seed: int) -> None:
             pass
         told = _last_told(writer, mark)
         mark = check_mark(open_graph(url))
-        assert mark in (told, told + 1)  # the last snapshot may have been published and not reported
-        if killed % 10 == 9:  # only files that the manifests name, and foreign files, are left
+        assert mark in (told, told + 1)  # the writer may have published one more snapshot without reporting it
+        if killed % 10 == 9:
+            # after a prune, only files that the manifests name, and files that are not Graphmill's, are left
             Path(url, "data", f"mine-{killed}").write_text("mine")
             held = prune(url, keep=1)
             assert held.orphans == ()
@@ -149,7 +150,7 @@ def test_writers_killed_two_hundred_times(tmp_path):
 
 
 class Disk:
-    """An ext4 filesystem in a file with simulated power cuts: most data that was not synced is then missing in the file."""
+    """An ext4 filesystem in a file, with simulated power cuts. After a cut, most data that was not synced is missing in the file."""
 
     def __init__(self, folder: Path) -> None:
         self.image, self.mounted = folder / "disk.img", folder / "mounted"
@@ -159,14 +160,14 @@ class Disk:
         _run("mkfs.ext4", "-q", "-E", "lazy_itable_init=0,lazy_journal_init=0", str(self.image))
 
     def mount(self) -> None:
-        # commit=600: the journal is written when it is asked for, or 10 minutes later. noauto_da_alloc: renames sync nothing by themselves.
+        # commit=600: ext4 writes its journal at a sync, or after 10 minutes. noauto_da_alloc: a rename does not sync the file's data.
         _run("mount", "-o", "loop,commit=600,noauto_da_alloc", str(self.image), str(self.mounted))
 
     def unmount(self) -> None:
         _run("umount", str(self.mounted))
 
     def cut(self, after: Path) -> None:
-        """The image as it is now, as after a loss of power, into `after`. Its writer is stopped."""
+        """Stops the writer. Copies the image to `after`, in the state that it would have after a loss of power."""
         shutil.copyfile(self.image, after)
 
 
@@ -188,7 +189,7 @@ def disk(tmp_path):
 
 
 def _cut_power(disk: Disk, tmp_path: Path, times: int, seed: int) -> tuple[int, int]:
-    """Cuts at random moments. Returns how often the newest snapshot on disk was the last reported, and how often a later one."""
+    """Cuts the power at random moments. Returns how often the newest snapshot on disk was the last reported snapshot, and how often it was a later one."""
     rng, mark, same, later = random.Random(seed), 0, 0, 0
     url = str(disk.mounted / "graph")
     ingest(marked_graph(0), url, IngestOptions(num_partitions=NUM_PARTITIONS))
@@ -199,7 +200,7 @@ def _cut_power(disk: Disk, tmp_path: Path, times: int, seed: int) -> tuple[int, 
         told = _last_told(writer, mark)
         disk.unmount()
         shutil.move(tmp_path / "after.img", disk.image)
-        disk.mount()  # replays ext4's journal
+        disk.mount()  # the mount replays ext4's journal
         found = check_mark(open_graph(url))
         assert found in (told, told + 1), (found, told)
         open_graph(url).verify()
@@ -222,7 +223,7 @@ def test_a_hundred_power_cuts(disk, tmp_path):
 
 @pytest.mark.long
 def test_without_syncing_a_power_cut_is_seen(disk, tmp_path, monkeypatch):
-    """The simulated disk loses data that was not synced."""
+    """Without syncing, the simulated disk loses data. So the other test can fail."""
     program = "import os\nos.fsync = lambda descriptor: None\n" + WRITER
     monkeypatch.setattr(sys.modules[__name__], "WRITER", program)
     with pytest.raises((AssertionError, OSError)) as lost:

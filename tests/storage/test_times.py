@@ -1,4 +1,4 @@
-"""Times of edges and nodes, as importers read them."""
+"""Tests the times of edges and nodes that importers read."""
 
 import json
 from pathlib import Path
@@ -32,7 +32,7 @@ def stored(source: GraphSource, folder: Path) -> StoredGraph:
 
 
 def in_edges(graph: StoredGraph, node: int) -> list[tuple[int, int]]:
-    """(time, source) as stored."""
+    """Returns (time, source) of in-edges, in the stored order."""
     part = graph.partition(0)
     assert part.edge_time is not None
     some = slice(part.indptr[node], part.indptr[node + 1])
@@ -42,7 +42,7 @@ def in_edges(graph: StoredGraph, node: int) -> list[tuple[int, int]]:
 def check(source: GraphSource, folder: Path) -> None:
     graph = stored(source, folder)
     assert (graph.manifest.has_edge_time, graph.manifest.has_node_time) == (True, False)
-    # Readers that do not know times refuse the graph.
+    # Readers that do not support times refuse the graph.
     assert json.loads(graph.manifest.to_json())["requires"] == ["times"]
     assert in_edges(graph, 2) == [(5, 1), (7, 0), (2**53 + 1, 0)]
 
@@ -115,7 +115,7 @@ def test_what_stands_for_none_is_refused(tmp_path: Path) -> None:
 
 
 def test_equal_edges_are_equal_in_time(tmp_path: Path) -> None:
-    """In an undirected graph edges and their reverses have the same times; weights of equal edges are summed."""
+    """In an undirected graph, an edge and its reverse have the same time. The weights of equal edges are summed."""
     source = ArrayGraph(
         "multi",
         2,

@@ -1,4 +1,4 @@
-"""Typed graphs on disk: stored data equal lists in Python, and damage or contradictions are refused in one line."""
+"""Typed graphs on disk. Stored data equal lists in Python. Damage and contradictions are refused with a one-line error."""
 
 import tempfile
 import time
@@ -34,7 +34,7 @@ WRITES, CITES, AT = (
 
 
 def small(**changes) -> TypedSource:
-    """40 papers with features and classes, 17 authors, 2 institutions."""
+    """Returns a source with 40 papers that have features and classes, 17 authors and 2 institutions."""
     rng = np.random.default_rng(0)
     nodes = {
         "paper": array_nodes(
@@ -60,7 +60,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def stored(written: Path, tmp_path: Path) -> Path:
-    """A copy to damage."""
+    """Returns a copy of the graph, which a test may damage."""
     import shutil
 
     return Path(shutil.copytree(written, tmp_path / "graph"))
@@ -68,13 +68,13 @@ def stored(written: Path, tmp_path: Path) -> Path:
 
 @st.composite
 def cases(draw: st.DrawFn):
-    # One type and one relation are a plain graph, as the next test says.
+    # One type and one relation make a plain graph, which the next test checks.
     nodes, relations = draw(typed_lists().filter(lambda lists: not len(lists[0]) == len(lists[1]) == 1))
     options = IngestOptions(
         num_partitions=draw(st.integers(1, max(each.num_nodes for each in nodes.values()))),
         partitioner=draw(st.sampled_from(["random", "range"])),
         seed=draw(st.integers(0, 3)),
-        # The test below compares reverses within one type with the plain reference.
+        # A later test compares reverses within one type with the plain reference.
         undirected=draw(st.booleans()) if all(each.source != each.target for each in relations) else None,
         drop_duplicates=draw(st.booleans()),
         drop_self_loops=draw(st.booleans()),
@@ -109,14 +109,14 @@ def test_any_typed_graph_is_stored_as_the_lists_say(case) -> None:
             assert measured.in_degree.maximum == max(degrees)
             assert measured.out_degree.num == graph.nodes(relation.source).num_nodes
         for name in nodes:
-            # No partition has more than its even share.
+            # No partition has more nodes than its equal share.
             sizes = np.diff(graph.nodes(name).offsets)
             assert sizes.max() - sizes.min() <= 1
 
 
 @given(listed_graphs(), st.sampled_from(["random", "range"]), st.sampled_from([None, True, False]), st.data())
 def test_one_type_and_one_relation_are_the_plain_graph(graph: ListedGraph, partitioner, undirected, data) -> None:
-    """File by file and number by number, whatever the options."""
+    """With any options, every file and every number is equal."""
     options = IngestOptions(
         num_partitions=data.draw(st.integers(1, min(4, graph.num_nodes))),
         partitioner=partitioner,
@@ -152,12 +152,12 @@ def test_partitions_do_not_show_through(tmp_path: Path) -> None:
         for name in first.manifest.rows:
             parts = [one.manifest.of_part(name).measured.graph_digest for one in (first, graph)]
             assert parts[0] == parts[1]
-    # Fewer nodes than partitions.
+    # This type has fewer nodes than partitions.
     assert np.diff(graphs[-1].nodes("institution").offsets).tolist() == [0, 0, 0, 1, 0, 0, 0, 1]
 
 
 def test_a_part_is_a_graph_that_opens_elsewhere_again(written: Path) -> None:
-    """By its pin, as the processes of a run open it."""
+    """A pin opens the graph. The processes of a run open it in this way."""
     graph = open_graph(str(written))
     for part in (graph.nodes("institution"), graph.relation(WRITES)):
         again = part.pin().open()
@@ -175,7 +175,7 @@ def test_it_is_written_to_other_stores_too() -> None:
     graph = open_graph(url)
     graph.verify()
     assert (manifest.num_nodes, manifest.num_edges) == (59, 210)
-    on_store = graph.features_by_range().pin().open()  # as servers do, with --servers.range_reads
+    on_store = graph.features_by_range().pin().open()  # servers open graphs in this way with --servers.range_reads
     for part, own in ((on_store.nodes("paper"), graph.nodes("paper")), (on_store.relation(AT), graph.relation(AT))):
         rows = part.partition(1).feature_on_store
         assert rows is not None
@@ -201,14 +201,14 @@ def test_a_copy_has_all_types_and_relations_of_its_partitions(written: Path, tmp
     pinned = copy.relation(WRITES).pin()
     assert copy_here(str(written), 1, url, [0, 1]) == sum(entry.num_bytes for entry in origin.partition_files(0))
     open_graph(url).verify()
-    for path in Path(url).rglob("*"):  # a host without any of its files
+    for path in Path(url).rglob("*"):  # stands for a host that has none of the graph's files
         if path.is_file():
             path.unlink()
     assert pinned.open().manifest == copy.relation(WRITES).manifest
 
 
 def test_what_a_dead_writer_left_is_pruned(tmp_path: Path) -> None:
-    """Its files and scratch files, also below folders of types and relations."""
+    """The files and scratch files of a dead writer are removed, also in folders of types and relations."""
     url = tmp_path / "graph"
     for _ in range(2):
         ingest(small(), str(url), IngestOptions(overwrite=True))
@@ -254,7 +254,7 @@ def test_a_changed_file_of_any_part_is_seen_by_verification(name: str, stored: P
 
 @pytest.mark.parametrize("swapped", [(WRITES, CITES), (AT, WRITES)])
 def test_neighbors_of_another_type_are_refused(swapped: tuple[Relation, Relation], stored: Path) -> None:
-    """Lists of one relation in place of another: ids out of range, or a wrong number of rows."""
+    """If the lists of one relation replace those of another, ids are out of range, or the number of rows is wrong."""
     files = [stored_file(stored, f"part-00000/{each}/topology.arrow") for each in swapped]
     contents = [file.read_bytes() for file in files]
     entries: dict[str, dict] = {}
@@ -428,7 +428,7 @@ def test_asking_for_what_is_not_there(written: Path) -> None:
 
 
 def test_edges_are_as_old_as_the_younger_of_their_ends(tmp_path: Path) -> None:
-    """If only one of the two types has times, edges have the time of that end; edges that have times keep them."""
+    """If only one of the two types has times, an edge gets the time of this end. Edges that have times keep them."""
     rng = np.random.default_rng(1)
     year, born = rng.integers(1990, 2020, 40), rng.integers(1980, 2010, 17)
     source = small()

@@ -1,4 +1,4 @@
-"""Sources of typed graphs: PyG's and DGL's objects, tables that a YAML file names, ogbn-mag's raw files, and the synthetic one."""
+"""Tests sources of typed graphs: PyG's and DGL's objects, tables that a YAML file names, ogbn-mag's raw files, and the synthetic graph."""
 
 import gzip
 from collections import Counter
@@ -81,7 +81,7 @@ def test_hetero_data(hetero_data, tmp_path: Path) -> None:
 
 
 def test_the_reverses_are_those_of_pyg(hetero_data, tmp_path: Path) -> None:
-    """As ToUndirected: reverses within a relation of one type, with equal edges summed, and a relation rev_NAME for each other relation."""
+    """As in PyG's ToUndirected, a relation within one type gets reverses, and equal edges are summed. Any other relation NAME gets a relation rev_NAME."""
     transforms = pytest.importorskip("torch_geometric.transforms")
     of_pyg = ingested(typed_pyg_graph(transforms.ToUndirected()(hetero_data.clone())), tmp_path / "pyg")
     (tmp_path / "ours").mkdir()
@@ -104,7 +104,7 @@ def test_splits_by_rows_in_place_of_masks(hetero_data, tmp_path: Path) -> None:
     rows = {"paper": {"train": np.array([3]), "valid": np.array([0]), "test": np.array([1])}}
     lists = ingested(typed_pyg_graph(hetero_data, split_idx=rows), tmp_path)
     assert [lists.nodes["paper"][node][2] for node in range(4)] == [(2,), (3,), (0,), (1,)]
-    by_part = {part: {"paper": of} for part, of in rows["paper"].items()}  # as OGB gives them
+    by_part = {part: {"paper": of} for part, of in rows["paper"].items()}  # the form that OGB gives
     assert ingested(typed_pyg_graph(hetero_data, split_idx=by_part), tmp_path / "by_part").nodes == lists.nodes
     for wrong in ({"papers": rows["paper"]}, {"train": {"papers": [3]}}):
         with pytest.raises(DataError, match=r"split_idx: expected types of paper, author, got \['papers'\]"):
@@ -112,7 +112,7 @@ def test_splits_by_rows_in_place_of_masks(hetero_data, tmp_path: Path) -> None:
 
 
 def heterograph(data):
-    """The methods of `dgl.DGLGraph` that the importer calls, over a `HeteroData`."""
+    """Wraps a `HeteroData` in an object with the methods of `dgl.DGLGraph` that the importer calls."""
     ends = {each: tuple(data[each].edge_index) for each in data.edge_types}
     paper = {"feat": data["paper"].x, "label": data["paper"].y}
     paper |= {f"{part}_mask": data["paper"][f"{part}_mask"] for part in ("train", "val", "test")}
@@ -143,7 +143,7 @@ def test_a_dgl_heterograph(hetero_data, tmp_path: Path) -> None:
 
 
 def test_a_real_dgl_heterograph(hetero_data, tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setenv("DGLBACKEND", "pytorch")  # else the import writes a file to the home directory
+    monkeypatch.setenv("DGLBACKEND", "pytorch")  # otherwise the import writes a file to the home directory
     monkeypatch.setenv("DGL_BACKEND", "pytorch")
     dgl = pytest.importorskip("dgl")
     ends = {each: tuple(hetero_data[each].edge_index) for each in hetero_data.edge_types}
@@ -215,7 +215,7 @@ def test_tables(tables: Path, tmp_path: Path) -> None:
     )
     for source in (tables, tables / "graph.yaml", str(tables)):
         assert ingested(typed_tables(source), tmp_path) == expected
-    # Features in a separate file have the order of the table's rows.
+    # Features in a separate file are in the order of the table's rows.
     np.save(tables / "x.npy", np.array([[0.5, 1], [0.25, 2], [0, 3]], np.float32))
     (tables / "graph.yaml").write_text(YAML.replace("[x0, x1]", "x.npy"))
     assert ingested(typed_tables(tables), tmp_path) == expected
@@ -286,7 +286,7 @@ BAD_TABLES = {
 
 
 def test_string_ids_and_features_of_edges(tables: Path, tmp_path: Path) -> None:
-    """Text with rows that may begin like comments, and Parquet; one name is a whole number."""
+    """Tests text, with rows that begin like comments, and Parquet. One of the names is a whole number."""
     (tables / "graph.yaml").write_text(
         """\
 nodes:
@@ -355,7 +355,7 @@ def test_columns_of_different_lengths_are_refused(tables: Path) -> None:
 
 
 def write_mag(folder: Path) -> dict[Relation, np.ndarray]:
-    """OGB's raw layout, made small; returns the edges, [num_edges, 2]."""
+    """Writes a small graph in OGB's raw layout. Returns the edges, [num_edges, 2]."""
     random = np.random.default_rng(3)
     counts = {"author": 9, "field_of_study": 3, "institution": 2, "paper": 7}
 

@@ -1,4 +1,4 @@
-"""`undirected=True` stores what PyG's `ToUndirected` makes of the same Data: edges, weights and features."""
+"""With `undirected=True`, the stored edges, weights and features equal the result of PyG's `ToUndirected` on the same Data."""
 
 import tempfile
 
@@ -18,7 +18,7 @@ transforms = pytest.importorskip("torch_geometric.transforms")
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5), st.integers(-9, 9)), max_size=20), st.integers(1, 3))
 def test_undirected_is_pygs_to_undirected(edges, num_partitions) -> None:
-    """With duplicates, both directions and self-loops; sums of small integers are exact in any order."""
+    """The graph has duplicates, edges in both directions, and self-loops. Sums of small integers are exact in any order."""
     table = torch.tensor(edges, dtype=torch.int64).reshape(-1, 3)
     weight = table[:, 2].float()
     data = data_of_pyg.Data(

@@ -1,4 +1,4 @@
-"""Weights of edges through every importer: each stores the same edges with the same weights."""
+"""Every importer stores the same edges with the same weights."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -39,7 +39,7 @@ def stored(graph: StoredGraph) -> list[tuple[int, int, float]]:
 
 
 def matrix() -> scipy.sparse.coo_array:
-    """A sparse matrix with a stored weight of 0."""
+    """Makes a sparse matrix that has a stored weight of 0."""
     return scipy.sparse.coo_array((WEIGHT, (SRC, DST)), shape=(NODES, NODES))
 
 
@@ -89,7 +89,7 @@ def pyg(_: Path) -> Any:
 
 
 def dgl_like(column: str) -> Any:
-    """The methods of `dgl.DGLGraph` that the importers call."""
+    """Makes an object with the methods of `dgl.DGLGraph` that the importers call."""
     data = {column: torch.from_numpy(WEIGHT)}
 
     class Edges(dict):
@@ -161,7 +161,7 @@ def test_weights_reach_the_graph(name: str, tmp_path: Path) -> None:
 
 
 def test_weights_of_nodes_are_no_weights_of_edges() -> None:
-    """PyG's `weight` with as many rows as nodes."""
+    """PyG's `weight` is not read as weights of edges if it has as many rows as there are nodes."""
     data = pytest.importorskip("torch_geometric.data")
     edges = torch.from_numpy(np.stack([SRC, DST]))
     graph = pyg_graph(data.Data(edge_index=edges, weight=torch.ones(NODES), num_nodes=NODES))

@@ -1,1 +1,1 @@
-"""Columns of tables: their roles by name, their values as arrays, and the statistics that later tables reuse."""
+"""Reads columns of tables: finds their roles by name, converts their values to arrays, and keeps the statistics that later tables reuse."""

@@ -1,4 +1,4 @@
-"""Columns of tables as arrays, from any kind of file: ids, times, numbers and lists of numbers, labels, splits."""
+"""Converts columns of tables, from any kind of file, to arrays: ids, times, numbers and lists of numbers, labels, splits."""
 
 from collections.abc import Callable, Collection
 from datetime import UTC, datetime
@@ -37,21 +37,21 @@ def is_number_type(kind: pa.DataType) -> bool:
 
 
 def check_no_null(column: Column, where: Callable[[int], str], noun: str, expected: str) -> None:
-    """Raises DataError with the place of the first empty field."""
+    """Raises DataError, with the place of the first empty field, if the column has one."""
     if column.null_count:
         row = int(np.argmax(np.asarray(column.is_null())))
         raise DataError(f"{where(row)}: {noun}: expected {expected}, found an empty field")
 
 
 def _without_decimals(column: Column) -> Column:
-    """Decimals as floats, and a single chunk as it is: joining chunks would copy it."""
+    """Returns the column with decimals as floats. A column of one chunk is returned as this chunk, because joining chunks would copy it."""
     if pa.types.is_decimal(column.type):
         column = column.cast(pa.float64())
     return column.chunk(0) if isinstance(column, pa.ChunkedArray) and column.num_chunks == 1 else column
 
 
 def whole_numbers(column: Column, where: Callable[[int], str], noun: str) -> np.ndarray:
-    """int64 ids: whole numbers, which may be written as floats or decimals. Raises DataError with the place of an empty field or of another number."""
+    """Returns ids as int64, from whole numbers, which may be floats or decimals. For an empty field or another number, raises DataError with its place."""
     if not is_number_type(column.type):
         raise DataError(f"{noun}: expected integer ids, found {column.type}")
     check_no_null(column, where, noun, "an id")
@@ -61,7 +61,7 @@ def whole_numbers(column: Column, where: Callable[[int], str], noun: str) -> np.
     if ids.dtype.kind != "f" and ids.dtype != np.uint64:
         return ids.astype(np.int64, copy=False)
     if ids.dtype.kind == "f":
-        bad = ~((np.floor(ids) == ids) & (np.abs(ids) < 2.0**53))  # above, floats have no numbers of their own
+        bad = ~((np.floor(ids) == ids) & (np.abs(ids) < 2.0**53))  # above 2**53, float64 cannot represent every integer
         expected = "expected whole numbers (below 2**53, as floats)"
     else:
         bad = ids >= np.uint64(2**63)
@@ -73,7 +73,7 @@ def whole_numbers(column: Column, where: Callable[[int], str], noun: str) -> np.
 
 
 def times(column: Column, path: str, where: Callable[[int], str], noun: str) -> np.ndarray:
-    """int64: whole numbers as they are; dates, which may be ISO 8601 text, as microseconds since 1970. Raises DataError for other values and empty fields."""
+    """Returns times as int64. Whole numbers stay unchanged; dates, or ISO 8601 text, become microseconds since 1970. Raises DataError for other fields."""
     if is_text_type(column.type):
         column = _dates_of_text(column, where, noun)
     check_no_null(column, where, noun, "a time in every row")
@@ -83,7 +83,7 @@ def times(column: Column, path: str, where: Callable[[int], str], noun: str) -> 
 
 
 def are_dates(column: Column) -> bool:
-    """Whether times are dates, by the column's type or its first text."""
+    """Whether a column of times holds dates. Decides by the column's type, or by its first text."""
     if not is_text_type(column.type):
         return not is_number_type(column.type)
     first = next((text for text in column.slice(0, 64).to_pylist() if text and text not in NULLS), "0")
@@ -97,7 +97,7 @@ def are_texts_of_dates(column: Column) -> bool:
 
 
 def _dates_of_text(column: Column, where: Callable[[int], str], noun: str) -> pa.Array:
-    """Timestamps in microseconds of UTC; numbers if all fields are numbers."""
+    """Parses a text column of dates to timestamps in UTC, in microseconds. If all fields are numbers, returns numbers."""
     distinct = pc.unique(column.cast(pa.string()))
     texts = [None if text is None or text in NULLS else text for text in distinct.to_pylist()]
     known = [text for text in texts if text is not None]
@@ -125,7 +125,7 @@ def _dates_of_text(column: Column, where: Callable[[int], str], noun: str) -> pa
 
 
 def _moment(text: str) -> int | None:
-    """Microseconds since 1970; None if the text is no date. A text without a zone is in UTC."""
+    """Parses a date to microseconds since 1970. A date without a time zone is in UTC. Returns None if the text is not a date."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
@@ -135,7 +135,7 @@ def _moment(text: str) -> int | None:
 
 
 def list_rows(column: Column, where: Path | str) -> np.ndarray:
-    """float32 [k, dim] from lists. Raises DataError for an empty row, and for lists of different lengths."""
+    """Converts a column of lists to float32 [k, dim]. Raises DataError for an empty row, and for lists of different lengths."""
     if not (is_number_type(column.type.value_type) or pa.types.is_boolean(column.type.value_type)):
         raise DataError(f"{where}: expected lists of numbers, found {column.type}")
     if column.null_count:
@@ -151,7 +151,7 @@ def list_rows(column: Column, where: Path | str) -> np.ndarray:
 
 
 def numbers(column: Column, noun: str) -> np.ndarray:
-    """float32 [k] from numbers and truth values; an empty field is NaN. Raises DataError for other types."""
+    """Converts a column of numbers or truth values to float32 [k]. An empty field becomes NaN. Raises DataError for other types."""
     if pa.types.is_boolean(column.type):
         column = column.cast(pa.int8())
     if not is_number_type(column.type):
@@ -164,10 +164,10 @@ def numbers(column: Column, noun: str) -> np.ndarray:
 def labels(
     column: Column, noun: str, kind: str, names: tuple[str, ...] = (), problem: str = ""
 ) -> tuple[np.ndarray, tuple[str, ...]]:
-    """(labels as `label_column` makes them; sorted class names if labels are text).
+    """Returns the labels as `label_column` makes them, and the class names, sorted, if labels are text.
 
-    `names`: class names of an earlier graph, which these labels must use; `problem`: the message for the first field that is no number. Raises DataError for
-    text among numbers, and for a text that is not in `names`.
+    `names`: class names of an earlier graph, which these labels must use. `problem`: the message for the first field that is not a number. Raises DataError
+    if numbers and other text are mixed, and for a text that is not in `names`.
     """
     if is_text_type(column.type):
         return _classes_of_text(column.cast(pa.string()), noun, kind, names, problem)
@@ -179,10 +179,10 @@ def labels(
     if names:
         return _classes_of_text(column.cast(pa.string()), noun, kind, names)
     if pa.types.is_boolean(column.type):
-        column = column.cast(pa.int64())  # classes 0 and 1
+        column = column.cast(pa.int64())  # truth values become the classes 0 and 1
     if pa.types.is_integer(column.type) and column.null_count:
-        column = column.fill_null(-1)  # unlabelled
-    # An empty field among real numbers becomes NaN, an unknown target.
+        column = column.fill_null(-1)  # an empty field means that the node is unlabelled
+    # Among real numbers, an empty field becomes NaN, which stands for an unknown target.
     return label_column(np.asarray(column), noun, kind), ()
 
 
@@ -215,7 +215,7 @@ def _classes_of_text(
 
 
 def truths(column: Column, noun: str) -> pa.Array:
-    """int8 from the words yes, no, true and false; an empty field stays empty. Raises DataError for other words."""
+    """Converts the words yes, no, true and false to int8 (1 or 0). An empty field stays empty. Raises DataError for other words."""
     words = pc.utf8_lower(column.cast(pa.string()))
     known = {"yes": 1, "true": 1, "no": 0, "false": 0}
     other = [word for word in pc.unique(words).to_pylist() if word is not None and word not in known]
@@ -225,7 +225,7 @@ def truths(column: Column, noun: str) -> pa.Array:
 
 
 def splits(table: pa.Table, path: str) -> np.ndarray:
-    """int8 [num_rows, num_split_sets] from columns of masks, or of codes and names."""
+    """Converts columns of masks, or of split codes or names, to int8 [num_rows, num_split_sets]."""
     names = table.column_names
     if not names:
         raise DataError(f"{path}: expected a column of splits, found none")
@@ -248,7 +248,7 @@ def splits(table: pa.Table, path: str) -> np.ndarray:
 
 
 def _mask_values(column: Column, noun: str) -> np.ndarray:
-    """Truth values; an empty field is false. Raises DataError for values other than true, false, 1 and 0."""
+    """Returns a mask's truth values; an empty field is false. Raises DataError for values other than true, false, 1 and 0."""
     if is_text_type(column.type):
         fields = pc.utf8_lower(column.cast(pa.string()).fill_null("")).to_pylist()
         other = [field for field in fields if field not in TRUTH]
@@ -265,7 +265,7 @@ def _mask_values(column: Column, noun: str) -> np.ndarray:
 
 
 def checked_codes(codes: np.ndarray | Collection[int], path: str) -> np.ndarray:
-    """int8 codes of one set, given as numbers. Raises DataError if they may follow another coding."""
+    """Returns the codes of one split set as int8. Raises DataError if the numbers may follow another coding, such as 0 for train."""
     codes = np.asarray(codes)
     distinct = np.unique(codes).tolist()
     if distinct and not 0 <= distinct[0] <= distinct[-1] <= SPLIT_TEST:
@@ -282,8 +282,8 @@ def checked_codes(codes: np.ndarray | Collection[int], path: str) -> np.ndarray:
 
 
 def _codes_of(column: pa.ChunkedArray, path: str) -> np.ndarray:
-    """int8 codes from a column of numbers or names; an empty field is code 0 (none)."""
-    if pa.types.is_floating(column.type):  # pandas writes codes as floats if a field is empty
+    """Converts a column of split codes or names to int8 codes. An empty field becomes code 0 (none)."""
+    if pa.types.is_floating(column.type):  # pandas writes codes as floats if some field is empty
         codes = column.to_numpy()
         other = codes[~(np.isnan(codes) | np.isin(codes, range(len(SPLIT_NAMES))))]
         if len(other):

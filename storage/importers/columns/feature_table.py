@@ -1,8 +1,8 @@
-"""Columns of features in a table (numbers with empty fields, truth values, lists, categories), and the matrix that they become.
+"""Converts the feature columns of a table (numbers with empty fields, truth values, lists, categories) to one matrix.
 
-A column of up to `most` categories becomes one feature for each (one-hot); more categories are hashed to `most` features. An embedded column becomes one number,
-for which a model has a trainable row. An empty number becomes the mean of the training rows, with 1 in a separate feature. A category that is empty, or that
-no training row has, is 0 in all features of its column.
+A column with at most `most` categories becomes one feature per category (one-hot). The values of a column with more categories are hashed to `most` features.
+An embedded column becomes the number of its category, for which a model has a trainable row. An empty number becomes the mean of the training rows, with 1
+in a separate feature. An empty category, or a category that no training row has, gives 0 in all features of its column.
 """
 
 import hashlib
@@ -20,17 +20,17 @@ from graphmill.storage.importers.columns.column_roles import is_number, is_other
 from graphmill.storage.importers.columns.column_values import is_list_type, list_rows, numbers
 from graphmill.storage.ingestion.string_ids import is_text_type
 
-_MOST_EMBEDDED = 100_000  # values of a column, which the manifest lists
+_MOST_EMBEDDED = 100_000  # most values of an embedded column, because the manifest lists them
 
 
 class FeatureTable:
-    """Columns by name. `categories` names columns that are categories although they hold numbers. Raises DataError for columns of other types, and for
+    """A table of feature columns. `categories` names the columns of numbers that hold categories. Raises DataError for columns of other types, and for
     columns that mix numbers and text."""
 
     def __init__(
         self, table: pa.Table, path: str, categories: Collection[str] = (), problems: Mapping[str, str] | None = None
     ) -> None:
-        """`problems`: by column, the message for its first field that is no number."""
+        """`problems`: for a column, the message for the first field that is not a number."""
         if len({*table.column_names}) < len(table.column_names):
             raise DataError(f"{path}: expected different names of columns, found {listed(table.column_names)}")
         self._path, self.names, self._categories, self._problems = path, table.column_names, categories, problems or {}
@@ -47,12 +47,12 @@ class FeatureTable:
         return [column.null_count for column in self._columns]
 
     def learn(self, train: np.ndarray | None, most: int, embedded: Collection[str] = ()) -> tuple[FeatureColumn, ...]:
-        """What the columns become, according to the training rows (None: all rows)."""
+        """Decides from the training rows (None: all rows) how each column becomes features."""
         mosts = [0 if name in embedded else most for name in self.names]
         return tuple(map(self._learnt, self.names, self._columns, repeat(train), mosts))
 
     def _learnt(self, name: str, column: pa.ChunkedArray, train: np.ndarray | None, most: int) -> FeatureColumn:
-        """`most` is 0 for an embedded column."""
+        """Decides how one column becomes features. `most` is 0 for an embedded column."""
         if is_list_type(column.type):
             return FeatureColumn(name, "list", list_rows(column, self._path).shape[1])
         known = column if train is None else column.take(pa.array(train))
@@ -96,7 +96,7 @@ class FeatureTable:
         return True
 
     def matrix(self, learnt: Sequence[FeatureColumn]) -> np.ndarray:
-        """float32 [num_rows, dim]. Raises DataError if a column has another kind than `learnt` says."""
+        """Returns the features, float32 [num_rows, dim]. Raises DataError if a column is not of the kind in `learnt`."""
         matrix = np.zeros((len(self), sum(column.width for column in learnt)), np.float32)
         end = 0
         for column in learnt:
@@ -136,7 +136,7 @@ class FeatureTable:
         into[rows, place[rows]] = 1
 
     def num_unknown(self, learnt: FeatureColumn) -> int:
-        """The number of rows whose category is not in `learnt`."""
+        """Returns the number of rows whose category is not in `learnt`."""
         if learnt.kind not in ("categories", "embedded"):
             return 0
         given = self._columns[self.names.index(learnt.name)].cast(pa.string()).drop_null()
@@ -149,11 +149,11 @@ def _hashed(text: str, width: int) -> int:
 
 @dataclass(frozen=True)
 class Learnt:
-    """What an earlier graph stores about a table of nodes, so that later tables are read in the same way: the columns of features in order, the class names."""
+    """What an earlier graph stores about a table of nodes: its feature columns in order, and its class names. Later tables are read likewise."""
 
     columns: tuple[FeatureColumn, ...] = ()
     class_names: tuple[str, ...] = ()
-    dim: int = 0  # of the earlier nodes' features
+    dim: int = 0  # number of features of the earlier nodes
 
     @property
     def categories(self) -> set[str]:
@@ -167,7 +167,7 @@ class Learnt:
         categories: Collection[str] = (),
         embedded: Collection[str] = (),
     ) -> tuple[str, ...]:
-        """The columns to read from a later table with the columns `names`. `said`: the features that options name, if any. Raises DataError if columns differ."""
+        """Returns the feature columns of a later table that has the columns `names`. `asked`: features in options. Raises DataError if they differ."""
         known = tuple(column.name for column in self.columns)
         missing = [name for name in known if name not in names]
         if missing or {*asked} - {*known} or (asked and {*known} - {*asked}):
@@ -185,7 +185,7 @@ class Learnt:
         return known
 
     def check_width(self, features: "np.ndarray | FeatureTable | None", path: str) -> None:
-        """Raises DataError if a later file has features of another kind, or none."""
+        """Raises DataError unless a later file has features of the same kind and number."""
         if isinstance(features, FeatureTable):
             found = "" if self.columns else "columns of a table"
         else:
@@ -203,7 +203,7 @@ class Learnt:
 
 
 def learnt_before(url: str) -> tuple[dict[str, Learnt], list[Relation]]:
-    """(what the graph at `url` stores about each node type, its relations), in the graph's order; a plain graph has one type."""
+    """Reads what the graph at `url` stores about the table of each node type. Returns this by type, and the graph's relations. A plain graph has one type."""
     from graphmill.storage.graph import PLAIN_OR_TYPED, open_graph
 
     manifest = open_graph(url, kind=PLAIN_OR_TYPED).manifest

@@ -1,4 +1,4 @@
-"""A table for people that says what became of each column of a graph's files, one line for each column or run of like columns."""
+"""Formats a table that shows how ingestion used each column of a graph's files. Similar consecutive columns share a line."""
 
 from collections.abc import Sequence
 from itertools import groupby
@@ -10,18 +10,18 @@ from graphmill.storage.format.source import SPLIT_NAMES, SPLITS, FeatureColumn
 
 
 class ColumnRole(NamedTuple):
-    """A column, and what ingestion made from it."""
+    """A column, its role, and what ingestion made from it."""
 
-    file: str  # without its folder
+    file: str  # the file's name without its folder
     column: str
     type: str
-    role: str  # "feature", "label", "split", "time", "id", "source" …; "none": nothing reads it
-    nulls: str = ""  # number of empty fields; "": not counted
+    role: str  # "feature", "label", "split", "time", "id", "source" …; "none": the column is not read
+    nulls: str = ""  # number of empty fields; "": they were not counted
     became: str = ""
 
 
 def format_roles(roles: Sequence[ColumnRole]) -> str:
-    """The table, one line per column. Consecutive columns that differ only in their names share a line."""
+    """Formats the table, one line per column. Consecutive columns that differ only in their names share a line."""
     rows = [("file", "column", "type", "role", "nulls", "became")]
     for alike, run in groupby(roles, lambda each: each._replace(column="")):
         names = [each.column for each in run]
@@ -32,12 +32,12 @@ def format_roles(roles: Sequence[ColumnRole]) -> str:
 
 
 def base_name(path: str) -> str:
-    """The last part of a path or URL."""
+    """Returns the last part of a path or URL."""
     return path.rstrip("/").rpartition("/")[2]
 
 
 def feature_became(column: FeatureColumn, num_unknown: int) -> str:
-    """`num_unknown`: number of fields whose category was not learnt."""
+    """Describes what a feature column became. `num_unknown`: number of fields whose category was not learnt."""
     if column.kind == "number":
         return "number" + (f", a hole is {column.mean:.6g} and 1 in a feature of its own" if column.has_nulls else "")
     kinds = {
@@ -50,7 +50,7 @@ def feature_became(column: FeatureColumn, num_unknown: int) -> str:
 
 
 def label_became(labels: np.ndarray, names: Sequence[str]) -> tuple[str, str]:
-    """(number of missing labels, what the labels are)"""
+    """Returns the number of missing labels, and a description of the labels."""
     if labels.dtype.kind == "f":
         known = labels[~np.isnan(labels)]
         numbers = f"real numbers, {known.min():.6g} to {known.max():.6g}" if len(known) else "real numbers"
@@ -65,6 +65,6 @@ def label_became(labels: np.ndarray, names: Sequence[str]) -> tuple[str, str]:
 
 
 def split_became(codes: np.ndarray) -> tuple[str, str]:
-    """(number of nodes in no part, sizes of the parts) of one split set."""
+    """Returns, for one split set, the number of nodes in no part, and a text with the sizes of the parts."""
     counts = np.bincount(codes, minlength=len(SPLIT_NAMES))
     return str(counts[0]), ", ".join(f"{name} {counts[code]}" for name, code in SPLITS.items())

@@ -1,1 +1,1 @@
-"""Readers of .npz files and published pickles, which are never run. Imports: storage.importers.memory, storage.format, storage.filesystem, core."""
+"""Readers of .npz files and of published pickles. Pickles are never executed. Imports: storage.importers.memory, storage.format, storage.filesystem, core."""

@@ -1,6 +1,6 @@
-"""Public `.npz` node sets: undirected edges or an edge index, dense or CSR features, labels, index or mask splits.
+"""Reads graphs in public `.npz` files: undirected edges or an edge index, dense or CSR features, labels, splits as indices or masks.
 
-The tuples below list the array names of published files. Nothing is unpickled.
+The tuples below list the names that published files give to their arrays. Nothing is unpickled.
 """
 
 from collections.abc import Sequence
@@ -16,22 +16,22 @@ from graphmill.storage.importers.memory.graph_objects import tell_unread
 
 _DENSE_FEATURES = ("x", "node_features", "features", "feature")
 _LABELS = ("y", "node_labels", "labels", "label")
-_NUMBERS, _WHOLE = "biuf", "iu"  # kinds of dtypes
+_NUMBERS, _WHOLE = "biuf", "iu"  # kinds of numpy dtypes: numbers and truth values; whole numbers
 _SPLIT_PARTS = (("train",), ("valid", "val"), ("test",))
 
-# Sparse features are stored dense; a file of a few kilobytes may claim terabytes.
+# Limits for sparse features, because they are stored dense: a file of a few kilobytes may describe terabytes of dense features.
 _MAX_DENSE_BYTES, _FREE_DENSE_BYTES = 64 << 30, 1 << 30
 _DENSE_BYTES_PER_BYTE = 4096
 
 
 def npz_graph(path: str | Path) -> ArrayGraph:
-    """The graph of one `.npz` file.
+    """Reads the graph in one `.npz` file.
 
-    `edges` [num_edges, 2] holds each undirected edge once, and ingestion adds the reverse; `edge_index` [2, num_edges] is taken as it is. Optional arrays are
-    `edge_weight` [num_edges], `edge_time` [num_edges] and `node_time` [num_nodes]. Sparse features are `x_indptr`, `x_indices`, `x_data` (absent: ones) and
-    `x_shape`. Splits are `train_idx` … or masks `train_masks` …, one set or several.
+    `edges` [num_edges, 2] holds each undirected edge once, and ingestion adds the reverse. `edge_index` [2, num_edges] is used without changes. Optional
+    arrays are `edge_weight` [num_edges], `edge_time` [num_edges] and `node_time` [num_nodes]. Sparse features are `x_indptr`, `x_indices`, `x_data` (if
+    absent: ones) and `x_shape`. Splits are indices (`train_idx` …) or masks (`train_masks` …), with one split set or several.
 
-    Errors: DataError for a file that is missing, is no archive, holds pickles, or lacks edges or nodes, and for shapes that disagree.
+    Raises DataError for a file that is missing, is not an archive, holds pickles, or lacks edges or nodes, and for shapes that disagree.
     """
     with open_npz(path) as arrays:
         graph = _graph(arrays)
@@ -74,7 +74,7 @@ def _graph(arrays: NpzMembers) -> ArrayGraph:
 def _first(
     arrays: NpzMembers, names: Sequence[str], path: Path, dims: tuple[int, ...], kinds: str = _NUMBERS
 ) -> np.ndarray | None:
-    """The array with the first of these names that the file has, or None. DataError if it has other dimensions or another kind of dtype."""
+    """Returns the array with the first of these names that the file has, or None. Raises DataError for other dimensions or another kind of dtype."""
     name = next((name for name in names if name in arrays), None)
     if name is None:
         return None
@@ -104,7 +104,7 @@ def _feature(arrays: NpzMembers, path: Path):
     if not len(indptr):
         raise DataError(f"{path}: x_indptr: expected one entry more than there are rows, got none")
     num_rows = len(indptr) - 1
-    # Some publishers give the shape of the matrix, others that of its transpose in CSC; the rows are the same.
+    # Some publishers give the shape of the matrix, others the shape of its transpose in CSC form. The arrays of rows are the same.
     if len(shape) != 2 or num_rows not in shape:
         raise DataError(f"{path}: x_indptr has {num_rows} rows, x_shape says {shape}; features and nodes disagree")
     width = shape[1] if shape[0] == num_rows else shape[0]
@@ -119,7 +119,7 @@ def _feature(arrays: NpzMembers, path: Path):
 
 
 def _check_dense(path: Path, num_rows: int, width: int, num_values: int, value_bytes: int) -> None:
-    """DataError for sparse features that would be too large as float32 rows, or far larger than the file's values."""
+    """Raises DataError for sparse features whose dense float32 rows would be too large, or far larger than the file's values."""
     dense = num_rows * width * 4
     if dense > _MAX_DENSE_BYTES:
         most, size = f"{_MAX_DENSE_BYTES >> 30} GiB of dense features", f"{dense >> 30:,} GiB"

@@ -1,7 +1,7 @@
-"""Members of an `.npz` file, each read when it is first used.
+"""Gives access to the arrays in an `.npz` file. Each array is read at its first use.
 
-The size that a member claims is checked before memory is allocated: its shape against its bytes, its bytes against the file. Deflate
-expands a byte to at most 1,032, so all members read from a file of n bytes take at most 1,032 n bytes.
+Before memory is allocated, the size that a member claims is checked: its shape against its bytes, and its bytes against the file. Deflate expands a byte
+to at most 1,032 bytes, so all members of a file of n bytes take at most 1,032 n bytes.
 """
 
 import math
@@ -19,17 +19,17 @@ from graphmill.core.errors import DataError
 from graphmill.storage.importers.memory.array_graph import NPY_ERRORS
 
 _DEFLATE_RATIO = 1032
-_MAX_EMPTY_ROWS = 1 << 24  # of an array without any bytes
+_MAX_EMPTY_ROWS = 1 << 24  # most rows of an array that has no bytes
 _READ_BYTES = 4 << 20
 _UNREADABLE: tuple[type[Exception], ...] = (
     *NPY_ERRORS,
     *(zipfile.BadZipFile, zlib.error, struct.error),
-    *(NotImplementedError, RuntimeError),  # from zipfile: an unknown compression, a password
+    *(NotImplementedError, RuntimeError),  # zipfile raises these for an unknown compression and for a password
 )
 
 
 class NpzMembers:
-    """The arrays of one open file by name."""
+    """Maps names to the arrays of one open file."""
 
     def __init__(self, path: Path, archive: zipfile.ZipFile) -> None:
         self.path, self._archive = path, archive
@@ -54,7 +54,7 @@ class NpzMembers:
         return name in self._members
 
     def __getitem__(self, name: str) -> np.ndarray:
-        """The array of this name. DataError if it is no plain array, is damaged, or claims to be larger than it can be."""
+        """Returns the array with this name. Raises DataError if it is not a plain array, is damaged, or claims a size that the file cannot hold."""
         if name not in self._arrays:
             try:
                 self._arrays[name] = self._read(name)
@@ -95,7 +95,7 @@ class NpzMembers:
                 if not count:
                     raise self._refused(name, f"{done} bytes of {num_bytes}")
                 done += count
-            stream.read(1)  # zipfile compares the checksum at the end
+            stream.read(1)  # at the end of the data, zipfile compares the checksum
         return array.reshape(shape, order="F" if in_columns else "C")
 
 
@@ -110,7 +110,7 @@ def _header(stream: zipfile.ZipExtFile) -> tuple[tuple[int, ...], bool, np.dtype
 
 @contextmanager
 def open_npz(path: str | Path) -> Iterator[NpzMembers]:
-    """The members of an `.npz` file. DataError for a file that is missing or is no archive."""
+    """Opens an `.npz` file. Raises DataError for a file that is missing or is not an archive."""
     path = Path(path)
     try:
         archive = zipfile.ZipFile(path)

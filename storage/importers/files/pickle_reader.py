@@ -1,8 +1,8 @@
-"""Reads pickles of plain data, numpy arrays, SciPy CSR matrices and torch tensors without unpickling: the raw files of published data sets.
+"""Reads the raw files of published data sets, which are pickles of plain data, numpy arrays, SciPy CSR matrices and torch tensors, without unpickling.
 
-The reader runs the opcodes of protocols 0 to 5 itself. It knows the functions and classes in the table below and never calls them: it computes their result
-for the given arguments, or refuses. Arrays and tensors are views of the file's bytes. Bytes made from text are no more than the file's bytes, and a caller may
-bound the number of opcodes, and so the number of objects.
+The reader interprets the opcodes of protocols 0 to 5 itself. It knows the functions and classes in the table below but never calls them: it computes their
+result for the given arguments, or refuses the file. Arrays and tensors are views of the file's bytes. Text that is converted to bytes may have at most as many
+bytes as the file. A caller may limit the number of opcodes, and thereby the number of objects.
 """
 
 import io
@@ -32,8 +32,8 @@ _TORCH_DTYPES = {
     "Byte": "|u1",
     "Bool": "|b1",
 }
-_MAGIC = 0x1950A86A20F9469CFC6C  # of torch.save before 1.6
-# What numpy, struct and zipfile raise for a damaged or forged file.
+_MAGIC = 0x1950A86A20F9469CFC6C  # magic number of files that torch.save wrote before version 1.6
+# Errors that numpy, struct and zipfile raise for a damaged or forged file.
 _BROKEN = (
     ValueError,
     TypeError,
@@ -48,7 +48,7 @@ _PLAIN = re.compile(r"[biufS?]\d{0,4}|bool")  # dtypes of numbers and of bytes
 
 
 class Refused(Exception):
-    """The file holds something that this reader does not accept, which the message names."""
+    """The file holds something that this reader does not accept. The message names it."""
 
 
 @dataclass(frozen=True)
@@ -112,13 +112,13 @@ class _Csr:
             raise Refused("a sparse matrix without data, indices, indptr and shape")
         data, indices, indptr = (part.array() for part in parts.values())  # type: ignore[union-attr]
         matrix = csr_array((data, indices, indptr), shape=_shape(shape))
-        matrix.check_format()  # scipy would write beyond its memory for an index outside the shape
+        matrix.check_format()  # without this check, scipy would write outside its memory for an index outside the shape
         return matrix
 
 
 @dataclass
 class _Storage:
-    """The numbers of a tensor; in torch's older container they follow the pickle."""
+    """The numbers of a tensor. In torch's older file format the numbers follow the pickle."""
 
     dtype: np.dtype
     length: int
@@ -148,22 +148,22 @@ class _Tensor:
 
 
 def array(value: object, noun: str = "an array") -> Any:
-    """The numpy array, or SciPy CSR array, of a leaf. Raises Refused for anything else."""
+    """Converts a leaf to a numpy array or a SciPy CSR array. Raises Refused if the value is not an array."""
     if not isinstance(value, _Array | _Tensor | _Csr):
         raise Refused(f"{noun}: expected an array, found {type(value).__name__.strip('_')}")
     return value.array()
 
 
 def read_pickle(path: Path) -> Any:
-    """The content of a pickle: None, numbers, texts, bytes, lists, tuples and dictionaries, and leaves for `array`.
+    """Returns the content of a pickle: None, numbers, texts, bytes, lists, tuples, dictionaries, and leaves that `array` converts.
 
-    Raises DataError for a file that is missing or damaged, or that names anything but arrays and tensors.
+    Raises DataError for a file that is missing or damaged, or that refers to other functions or classes than those of arrays and tensors.
     """
     return _read(path, lambda content: _Reader(content, {}, _Budget(len(content))).load())
 
 
 def read_torch(path: Path, most_opcodes: float = math.inf) -> Any:
-    """The content of a file of `torch.save`, in either container. Refuses files with more opcodes."""
+    """Returns the content of a file of `torch.save`, in its old or new file format. Refuses a file with more than `most_opcodes` opcodes."""
     return _read(path, lambda content: _torch(content, _Budget(len(content), most_opcodes)))
 
 
@@ -179,9 +179,9 @@ def _read(path: Path, read: Callable[[bytes], Any]) -> Any:
 
 @dataclass
 class _Budget:
-    """What a file may still cost. Otherwise a few bytes could refer to one text or pickle a thousand times, and each reference would make a copy."""
+    """The work that a file may still cause. Without a limit, a small file could refer to one text or pickle a thousand times, and each reference copies it."""
 
-    text_bytes: int  # length of text that may become bytes
+    text_bytes: int  # length of text that may still be converted to bytes
     opcodes: float = math.inf
 
     def take_text(self, count: int) -> None:
@@ -209,7 +209,7 @@ def _torch(content: bytes, budget: _Budget) -> Any:
 
 
 def _legacy(content: bytes, budget: _Budget) -> Any:
-    """Older container: magic number, version, system, value, keys of the storages, bytes of each storage."""
+    """Reads torch's older file format: magic number, version, system, value, keys of the storages, bytes of each storage."""
     storages: dict[str, _Storage] = {}
     reader = _Reader(content, storages, budget)
     if reader.load() != _MAGIC:
@@ -239,7 +239,7 @@ def _view(content: bytes, dtype: np.dtype) -> np.ndarray:
 
 
 def _bytes(content: Any, budget: _Budget) -> bytes:
-    """Bytes as they are, and text as bytes: Python 2 pickled bytes as text."""
+    """Returns bytes unchanged, and converts text to bytes, because Python 2 pickled bytes as text."""
     if isinstance(content, str):
         budget.take_text(len(content))
         return content.encode("latin1")
@@ -255,7 +255,7 @@ def _shape(shape: tuple[Any, ...]) -> tuple[int, ...]:
 
 
 def _made(name: str, arguments: tuple[Any, ...], budget: _Budget) -> Any:
-    """The result of the table's function or class `name` for these arguments."""
+    """Computes the result of the table's function or class `name` for these arguments."""
     match name, arguments:
         case "dtype", (str() | bytes() as kind, *_):
             return _Dtype(kind if isinstance(kind, str) else kind.decode("latin1"))
@@ -310,16 +310,16 @@ _MARK = object()
 
 
 class _Reader:
-    """Runs the opcodes of one pickle after another."""
+    """Interprets the opcodes of one pickle after another."""
 
     def __init__(self, content: bytes, storages: dict[str, _Storage], budget: _Budget) -> None:
-        """The storages that the pickle names are added to `storages`, by key."""
+        """The reader adds each storage that the pickle names to `storages`, by key."""
         self._content, self._storages, self._budget, self.at = content, storages, budget, 0
         self._stack: list[Any] = []
         self._memo: dict[int, Any] = {}
 
     def load(self) -> Any:
-        """The object of the pickle at the current position."""
+        """Reads the pickle at the current position and returns its object."""
         self._stack, self._memo = [], {}
         content, table, budget = self._content, _OPCODES, self._budget
         while True:
@@ -410,7 +410,7 @@ class _Reader:
         state, thing = self.pop(), self._stack[-1]
         if isinstance(thing, _Dtype | _Array | _Csr):
             thing.build(state, self._budget)
-        elif not (isinstance(thing, dict) and not state):  # OrderedDict has a state of no attributes
+        elif not (isinstance(thing, dict) and not state):  # the state of an OrderedDict has no attributes
             raise Refused("a state for what has none")
 
     def persistent(self) -> None:
@@ -449,7 +449,7 @@ def _pairs(values: list[Any]) -> dict[Any, Any]:
 
 _RUN: Mapping[bytes, Callable[[_Reader], Any]] = {
     b"\x80": lambda r: r.take(1),  # PROTO
-    b"\x95": lambda r: r.take(8),  # FRAME: a hint for buffering
+    b"\x95": lambda r: r.take(8),  # FRAME: only a hint for buffering
     b"(": lambda r: r.push(_MARK),
     b"0": lambda r: r._stack.pop(),
     b"1": lambda r: r.pop_to_mark(),
@@ -498,7 +498,7 @@ _RUN: Mapping[bytes, Callable[[_Reader], Any]] = {
     b"c": lambda r: r.name(r.line(), r.line()),
     b"\x93": _stack_name,
     b"R": lambda r: r.reduce(),
-    b"\x81": lambda r: r.reduce(),  # NEWOBJ: a class of the table and its arguments
+    b"\x81": lambda r: r.reduce(),  # NEWOBJ: makes an object from a class of the table and its arguments
     b"b": lambda r: r.build(),
     b"Q": lambda r: r.persistent(),
 }

@@ -1,6 +1,6 @@
-"""`ArrayGraph`, a `GraphSource` over arrays in memory or mapped files, and the checks that importers share.
+"""Defines `ArrayGraph`, a `GraphSource` whose columns are arrays in memory or mapped files, and checks that importers share.
 
-These are the checks that ingestion cannot make chunk by chunk: row counts, shapes, overlapping splits. Ingestion checks ids, finite numbers and label ranges.
+The checks here need whole columns: row counts, shapes, overlapping splits. Ingestion checks ids, finite numbers and label ranges, one chunk after another.
 """
 
 import tokenize
@@ -29,19 +29,19 @@ from graphmill.storage.format.stored_links import Links
 from graphmill.storage.importers.memory.as_array import TIMES, as_array, as_text
 from graphmill.storage.ingestion.string_ids import StringIds
 
-# What numpy raises for a damaged .npy file.
+# Errors that numpy raises for a damaged .npy file.
 NPY_ERRORS: tuple[type[Exception], ...] = (
     *(ValueError, OSError, EOFError),
-    # from the header, which is a Python literal
+    # errors in the header, which is a Python literal
     *(SyntaxError, TypeError, OverflowError, RecursionError, tokenize.TokenError),
-    MemoryError,  # a shape that is larger than the file
+    MemoryError,  # for a shape that is larger than the file
 )
 LABEL_KINDS = ("auto", "class", "number", "several")
-_MOST_CLASSES = 1000  # more different floats may be numbers
+_MOST_CLASSES = 1000  # most distinct whole floats that are taken as classes
 
 
 def load_npy(path: str | Path) -> np.ndarray:
-    """The array of a `.npy`, mapped. DataError for a file that is missing, damaged or pickled."""
+    """Maps the array of a `.npy` file. Raises DataError for a file that is missing, damaged or pickled."""
     try:
         return np.load(path, mmap_mode="r", allow_pickle=False)
     except FileNotFoundError:
@@ -52,32 +52,33 @@ def load_npy(path: str | Path) -> np.ndarray:
 
 @dataclass(frozen=True)
 class ArrayGraph:
-    """A graph as whole arrays. Columns may be of numpy, torch, lists, pandas, polars or Arrow; `as_array` converts them.
+    """A graph whose columns are arrays in memory. A column may come from numpy, torch, a list, pandas, polars or Arrow; `as_array` converts it.
 
-    Raises DataError for columns of different lengths, and for values that are no such column.
+    Raises DataError for columns of different lengths, and for values that cannot be converted to a column.
     """
 
     name: str
     num_nodes: int
-    src: np.ndarray  # integer [num_edges]; whole floats become integers
+    src: np.ndarray  # integer [num_edges]; floats with whole values become integers
     dst: np.ndarray  # integer [num_edges]
     edge_weight: np.ndarray | None = None  # [num_edges]
     edge_feature: np.ndarray | None = None  # [num_edges, edge_feature_dim]
-    edge_time: np.ndarray | None = None  # [num_edges]; converted by `time_column`
-    # Names of a knowledge graph's relations; `edge_feature` [num_edges, 1] holds the relation number of each edge.
+    edge_time: np.ndarray | None = None  # [num_edges]; `time_column` converts the times
+    # Names of the relations of a knowledge graph, in which `edge_feature` [num_edges, 1] holds the relation number of each edge.
     relations: tuple[str, ...] = ()
-    node_time: np.ndarray | None = None  # [num_nodes]; converted by `time_column`
-    feature: Any = None  # [num_nodes, feature_dim]: numpy, or a scipy matrix in CSR form (made dense chunk by chunk)
-    label: np.ndarray | None = None  # [num_nodes] or [num_nodes, L]; converted by `label_column`
-    split: Any = None  # int8 [num_nodes, num_split_sets]; or rows by part, as `rows_split` takes them
+    node_time: np.ndarray | None = None  # [num_nodes]; `time_column` converts the times
+    # [num_nodes, feature_dim]: a numpy array, or a scipy CSR matrix, of which one chunk at a time is made dense
+    feature: Any = None
+    label: np.ndarray | None = None  # [num_nodes] or [num_nodes, L]; `label_column` converts the labels
+    split: Any = None  # int8 [num_nodes, num_split_sets], or rows by part, which `rows_split` converts
     num_classes: int | None = None
-    class_names: tuple[str, ...] = ()  # of the classes, or of the L labels, in order
+    class_names: tuple[str, ...] = ()  # names of the classes, or of the L labels, in order
     undirected_once: bool = False
     provenance: Mapping[str, str] | None = None
-    links: Links | None = None  # held-out links, which are not among the edges
-    repeats_links: bool = False  # some held-out links are also edges, as published
-    strings: StringIds | None = None  # [num_nodes]: the nodes' ids
-    label_kind: str = "auto"  # see `label_column`; with num_classes, floats are classes
+    links: Links | None = None  # held-out links; they are not among the edges
+    repeats_links: bool = False  # whether the publisher's data has held-out links that are also edges
+    strings: StringIds | None = None  # [num_nodes]: ids of the nodes
+    label_kind: str = "auto"  # as in `label_column`; if num_classes is given, "auto" takes floats as classes
 
     def __repr__(self) -> str:
         return describe(self)
@@ -96,7 +97,7 @@ class ArrayGraph:
                     )
 
     def _coerced(self, entry: str, values: Any, noun: str) -> Any:
-        """The column `entry` as it is stored."""
+        """Converts the column `entry` to the form in which it is stored."""
         if entry in ("src", "dst"):
             return whole_rows(values, noun)
         may_be_text = entry in ("label", "split", "strings") and not isinstance(values, Mapping | StringIds)
@@ -130,7 +131,7 @@ class ArrayGraph:
         return array
 
     def _of_words(self, entry: str, words: pa.LargeStringArray, noun: str) -> Any:
-        """Ids, codes of a split, or classes. Without `class_names`, the classes are the words in sorted order."""
+        """Converts a column of words to ids, split codes or classes. Without `class_names`, the classes are the words in sorted order."""
         if entry == "strings":
             ids = StringIds()
             if words.null_count or np.any(ids.add(words) != np.arange(len(words))):
@@ -192,7 +193,7 @@ class ArrayGraph:
 
 _NONE = np.empty(0, np.int64)
 SPLIT_WORDS = {name: code for code, name in enumerate(SPLIT_NAMES)} | {"val": SPLIT_VALID, "validation": SPLIT_VALID}
-_COLUMNS = {  # name of each column in messages; src first, since the others are as long
+_COLUMNS = {  # name of each column in messages; src comes first, because the other edge columns must have its length
     "edge": {"src": "src", "dst": "dst"} | {f"edge_{name}": f"edge {name}s" for name in ("weight", "feature", "time")},
     "node": {"feature": "features", "label": "labels", "split": "splits", "node_time": "node times", "strings": "ids"},
 }
@@ -206,13 +207,13 @@ def array_nodes(
     split: np.ndarray | None = None,
     node_time: np.ndarray | None = None,
 ) -> ArrayGraph:
-    """The nodes of one type of a typed graph. DataError as `ArrayGraph`."""
+    """Makes the nodes of one type of a typed graph. Raises DataError like `ArrayGraph`."""
     return ArrayGraph(name, num_nodes, _NONE, _NONE, feature=feature, label=label, split=split, node_time=node_time)
 
 
 def array_edges(name: str, src: np.ndarray, dst: np.ndarray, edge_weight: Any = None, **columns: Any) -> ArrayGraph:
-    """The edges of one relation of a typed graph; src and dst are rows of the source and the target type. `columns`: edge_feature, edge_time, and held-out
-    links. DataError as `ArrayGraph`."""
+    """Makes the edges of one relation of a typed graph. src has rows of the source type, dst rows of the target type. `columns` may be edge_feature, edge_time
+    and links (held-out). Raises DataError like `ArrayGraph`."""
     return ArrayGraph(name, 0, src, dst, edge_weight, **columns)
 
 
@@ -226,8 +227,8 @@ def node_chunks(
     time: np.ndarray | None = None,
     strings: StringIds | None = None,
 ) -> Iterator[NodeChunk]:
-    """The node columns in chunks; without columns, one empty chunk. `feature` is a numpy matrix or a scipy CSR array, made dense float32 chunk by chunk;
-    `strings` are ids."""
+    """Yields the node columns in chunks. Without any column, yields one empty chunk. `feature` is a numpy matrix or a scipy CSR array. Each chunk of it becomes
+    dense float32. `strings` are ids."""
     if all(column is None for column in (feature, label, split, original_id, time, strings)):
         yield NodeChunk()
         return
@@ -241,7 +242,7 @@ def node_chunks(
 
 
 def edge_rows(edge_index: Any, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """(src, dst) of an array [2, num_edges] of whole numbers. DataError for another shape or type."""
+    """Returns (src, dst) from an array [2, num_edges] of whole numbers. Raises DataError for another shape or type."""
     ends = as_array(edge_index, f"{name}: edge_index")
     if ends.ndim != 2 or ends.shape[0] != 2:
         raise DataError(f"{name}: edges must be integers of shape [2, num_edges], got {ends.dtype} {list(ends.shape)}")
@@ -250,7 +251,7 @@ def edge_rows(edge_index: Any, name: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def whole_rows(rows: Any, noun: str) -> np.ndarray:
-    """Rows of nodes: integers, or whole floats, as pandas writes them. DataError for other and for missing values."""
+    """Returns rows of nodes from integers, or from floats with whole values, which pandas may write. Raises DataError for other or missing values."""
     array = as_array(rows, noun)
     if array.dtype.kind in "iu":
         return array
@@ -267,9 +268,9 @@ def _whole(numbers: np.ndarray) -> np.ndarray:
 
 
 def time_column(time: np.ndarray, noun: str) -> np.ndarray:
-    """int64: whole numbers in any unit; dates (numpy's datetime64) as microseconds since 1970.
+    """Returns times as int64. Whole numbers may have any unit; dates (numpy's datetime64) become microseconds since 1970.
 
-    DataError for other shapes and types, for numbers that are not whole, and for dates that are missing or out of range.
+    Raises DataError for other shapes and types, for numbers that are not whole, and for dates that are missing or out of range.
     """
     if time.ndim == 2 and time.shape[1] == 1:
         time = time[:, 0]
@@ -294,11 +295,12 @@ def time_column(time: np.ndarray, noun: str) -> np.ndarray:
 
 
 def label_column(label: np.ndarray, name: str, kind: str = "auto") -> np.ndarray:
-    """Labels as they are stored, from [num_nodes], [num_nodes, 1] or [num_nodes, L]; -1 or NaN is a missing label.
+    """Converts labels [num_nodes], [num_nodes, 1] or [num_nodes, L] to the form in which they are stored. -1 or NaN is a missing label.
 
-    One label per node: int64 [num_nodes] classes (whole numbers, truth values) or float32 [num_nodes] real numbers. Several: int8 [num_nodes, L] of 1, 0
-    and -1 (not known), or float32 [num_nodes, L]. `kind`: class, number, several (of 0 and 1), or auto. In auto, at most 1,000 different whole floats from 0
-    are classes; rows of several floats are numbers if any is not whole. DataError for other shapes, types, numbers and kinds.
+    One label per node becomes int64 [num_nodes] (classes, from whole numbers or truth values) or float32 [num_nodes] (real numbers). Several labels per
+    node become int8 [num_nodes, L] of 1, 0 and -1 (not known), or float32 [num_nodes, L]. `kind` is class, number, several (labels of 0 and 1), or auto.
+    With auto, floats are classes if all are whole numbers from 0 with at most 1,000 distinct values. Rows of several floats are real numbers if any of them
+    is not whole. Raises DataError for other shapes, types, numbers and kinds.
     """
     if kind not in LABEL_KINDS:
         raise DataError(f"{name}: label_kind: expected {', '.join(LABEL_KINDS)}, got {kind!r}")
@@ -336,7 +338,7 @@ def label_column(label: np.ndarray, name: str, kind: str = "auto") -> np.ndarray
 
 
 def _are_classes(label: np.ndarray, name: str, kind: str) -> bool:
-    """Whether floats are classes: pandas writes a column of whole numbers with empty fields as floats. Raises DataError if it is ambiguous or contradicts `kind`."""
+    """Whether floats are classes. (pandas writes whole numbers with empty fields as floats.) Raises DataError if this is unclear or contradicts `kind`."""
     known = label[~np.isnan(label)]
     whole = _whole(known) & (known >= (-1 if kind == "class" else 0))
     if kind == "class" and not whole.all():
@@ -355,7 +357,7 @@ def _are_classes(label: np.ndarray, name: str, kind: str) -> bool:
 
 
 def _answers(label: np.ndarray, name: str) -> np.ndarray:
-    """int8 [num_nodes, L]: L answers of each node, 1, 0 or -1."""
+    """Converts several labels per node to int8 [num_nodes, L]: 1 (yes), 0 (no) or -1 (not known)."""
     known = np.where(np.isnan(label), -1, label) if label.dtype.kind == "f" else label
     other = (known != 0) & (known != 1) & (known != -1)
     if other.any():
@@ -367,9 +369,9 @@ def _answers(label: np.ndarray, name: str) -> np.ndarray:
 
 
 def split_column(num_nodes: int, train: Any, valid: Any, test: Any, name: str) -> np.ndarray:
-    """int8 [num_nodes]: SPLIT_* codes from three parts, each a mask [num_nodes] or an array of rows.
+    """Returns SPLIT_* codes, int8 [num_nodes], from three parts. Each part is a mask [num_nodes] or an array of rows.
 
-    DataError for a row out of range, a row in two parts or twice in one, and a mask of another length.
+    Raises DataError for a row out of range, for a row that is in two parts or twice in one part, and for a mask of another length.
     """
     code = np.zeros(num_nodes, dtype=np.int8)
     for part_code, part in ((SPLIT_TRAIN, train), (SPLIT_VALID, valid), (SPLIT_TEST, test)):
@@ -399,9 +401,9 @@ def split_column(num_nodes: int, train: Any, valid: Any, test: Any, name: str) -
 
 
 def rows_split(split_idx: Mapping[str, Any], num_nodes: int, name: str) -> np.ndarray:
-    """int8 [num_nodes, 1] from rows (or masks) under one or more of train, valid (or val) and test: the form of OGB's `get_idx_split`.
+    """Returns split codes, int8 [num_nodes, 1], from a dictionary like that of OGB's `get_idx_split`: rows (or masks) by part: train, valid (or val), test.
 
-    DataError for other names, and as `split_column`.
+    Raises DataError for other names, and in the cases of `split_column`.
     """
     rows = {{"val": "valid"}.get(part, part): split_idx[part] for part in split_idx}
     if not rows or len(rows) < len(split_idx) or not rows.keys() <= set(SPLIT_NAMES[1:]):
@@ -410,7 +412,7 @@ def rows_split(split_idx: Mapping[str, Any], num_nodes: int, name: str) -> np.nd
 
 
 def split_sets(num_nodes: int, parts: Sequence[Sequence[Any]], name: str) -> np.ndarray:
-    """int8 [num_nodes, num_split_sets] from equally many train, valid and test parts. DataError as `split_column`."""
+    """Returns split codes, int8 [num_nodes, num_split_sets]. `parts`: for train, valid and test, a part per split set. Raises DataError like `split_column`."""
     train, valid, test = parts
     if not len(train) == len(valid) == len(test):
         raise DataError(
@@ -421,9 +423,9 @@ def split_sets(num_nodes: int, parts: Sequence[Sequence[Any]], name: str) -> np.
 
 
 def mask_split(masks: Sequence[Any], num_nodes: int, name: str) -> np.ndarray | None:
-    """int8 [num_nodes, num_split_sets] from the masks of train, valid and test, each of which may be None; None if all are.
+    """Returns split codes, int8 [num_nodes, num_split_sets], from the masks of train, valid and test. A mask may be None; if all are, returns None.
 
-    If one part has a single mask and another part several, the single mask belongs to each set, as in some PyG data sets.
+    If one part has a single mask and another part has several, the single mask is used in every split set, as in some PyG data sets.
     """
     if all(mask is None for mask in masks):
         return None
@@ -437,9 +439,9 @@ def mask_split(masks: Sequence[Any], num_nodes: int, name: str) -> np.ndarray | 
 
 
 def mask_sets(masks: np.ndarray, num_nodes: int, name: str, *, transposed: bool = True) -> list[np.ndarray]:
-    """The boolean masks [num_nodes] in an array [num_nodes], [num_nodes, num_split_sets] or, if `transposed`, [num_split_sets, num_nodes].
+    """Splits an array [num_nodes], [num_nodes, num_split_sets] or (if `transposed`) [num_split_sets, num_nodes] into boolean masks [num_nodes].
 
-    DataError for other shapes, for a square array if `transposed`, and for numbers other than 0 and 1.
+    Raises DataError for other shapes, for a square array if `transposed`, and for numbers other than 0 and 1.
     """
     masks = as_array(masks, name)
     if masks.dtype != bool:

@@ -1,4 +1,4 @@
-"""Converts columns of any Python library (numpy, torch, lists, pandas, polars, Arrow) to numpy arrays, or refuses them in one line."""
+"""Converts columns of Python libraries (numpy, torch, lists, pandas, polars, Arrow) to numpy arrays. Refuses other values with a one-line error."""
 
 from typing import Any
 
@@ -10,16 +10,16 @@ from graphmill.core.errors import DataError
 from graphmill.storage.filesystem.filesystem_errors import one_line
 from graphmill.storage.ingestion.string_ids import is_text_type
 
-NUMBERS, TIMES = "biuf", "iufM"  # kinds of dtypes: truth values and numbers; numbers and dates
+NUMBERS, TIMES = "biuf", "iufM"  # kinds of numpy dtypes; NUMBERS: truth values and numbers, TIMES: numbers and dates
 _REFUSALS = (TypeError, ValueError, RuntimeError, OverflowError, pa.ArrowException)
 
 
 def as_array(values: Any, noun: str, kinds: str = NUMBERS) -> np.ndarray:
-    """A column or matrix of any library, rows in their order. Missing values (None, null, pandas' NA) become NaN.
+    """Converts a column or matrix of any library to numpy. Rows keep their order. Missing values (None, null, pandas' NA) become NaN.
 
-    Numpy arrays stay as they are; mapped arrays are not read. Short floats of torch (bfloat16, float16, float8) become float32. The columns of a table, and
-    lists of equal length, become the columns of a matrix. Raises DataError, which begins with `noun`, for sparse tensors, lists of different lengths, text
-    and objects.
+    Numpy arrays are returned unchanged; mapped arrays are not read. torch's short floats (bfloat16, float16, float8) become float32. A table becomes a matrix
+    with its columns; a column of lists of equal length becomes a matrix with a row for each list. For sparse tensors, lists of different lengths, text
+    and objects, raises a DataError whose message begins with `noun`.
     """
     expected = "numbers or dates" if kinds == TIMES else "numbers"
     try:
@@ -32,7 +32,7 @@ def as_array(values: Any, noun: str, kinds: str = NUMBERS) -> np.ndarray:
 
 
 def as_text(values: Any) -> pa.LargeStringArray | None:
-    """A column of words of any library, missing words as nulls; None if `values` is no column of words."""
+    """Converts a column of words of any library to Arrow. Missing words become nulls. Returns None if `values` is not a column of words."""
     if hasattr(values, "detach") or getattr(getattr(values, "dtype", None), "kind", "O") not in "OU":
         return None
     try:
@@ -53,9 +53,9 @@ def _converted(values: Any) -> np.ndarray:
         return (values.float() if values.is_floating_point() and values.element_size() < 4 else values).numpy()
     if isinstance(values, np.ma.MaskedArray):
         values = np.where(values.mask, np.nan, values.data) if values.mask.any() else values.data
-    if hasattr(values, "iloc"):  # of pandas
+    if hasattr(values, "iloc"):  # from pandas
         values = pa.array(values, from_pandas=True) if values.ndim == 1 else pa.Table.from_pandas(values, None, False)
-    elif hasattr(values, "to_arrow"):  # of polars
+    elif hasattr(values, "to_arrow"):  # from polars
         values = values.to_arrow()
     if isinstance(values, pa.Table | pa.RecordBatch):
         return np.stack([_of_arrow(column) for column in values.columns], axis=1)
@@ -73,7 +73,7 @@ def _converted(values: Any) -> np.ndarray:
 def _of_arrow(column: pa.Array | pa.ChunkedArray) -> np.ndarray:
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
-    if hasattr(column.type, "value_type"):  # lists
+    if hasattr(column.type, "value_type"):  # a column of lists
         lengths = pc.unique(pc.list_value_length(column)).to_pylist()
         if len(lengths) > 1 or lengths == [None]:
             raise ValueError(f"lists of one length are needed, got lengths {', '.join(map(str, lengths[:3]))}")

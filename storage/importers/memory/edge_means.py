@@ -1,4 +1,4 @@
-"""Node features as the means of edge features, for nodes without features: the usual input for ogbn-proteins (Hu et al., NeurIPS 2020, section 4.1)."""
+"""Gives nodes without features the means of their edges' features. This is the usual input for ogbn-proteins (Hu et al., NeurIPS 2020, section 4.1)."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -14,9 +14,9 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True)
 class EdgeMeans:
-    """A `GraphSource` whose node features are means over the node's in-edges (over all its edges if `both_ends`); 0 for a node without edges.
+    """A `GraphSource` in which a node's features are the means of its in-edges' features (with `both_ends`: of all its edges), or 0 if it has no such edge.
 
-    Memory: 8 bytes for each number. Raises ConfigError if edges have no features or nodes have some.
+    Memory: 8 bytes for each number. Raises ConfigError if edges have no features, or if nodes already have features.
     """
 
     source: GraphSource
@@ -36,7 +36,7 @@ class EdgeMeans:
 
     @cached_property
     def _means(self) -> np.ndarray:
-        """float32 [num_nodes, edge_feature_dim]"""
+        """Computes the means, float32 [num_nodes, edge_feature_dim]."""
         info = self.source.info
         sums, counts = np.zeros((info.num_nodes, info.edge_feature_dim)), np.zeros(info.num_nodes, np.int64)
         for chunk in self.source.edges(_CHUNK):
@@ -56,6 +56,6 @@ class EdgeMeans:
             columns = [column for column in vars(chunk).values() if column is not None]
             stop = (
                 row + len(columns[0]) if columns else self.info.num_nodes
-            )  # nodes without columns are one empty chunk
+            )  # if nodes have no columns, the source yields one empty chunk
             yield replace(chunk, feature=self._means[row:stop])
             row = stop

@@ -1,4 +1,4 @@
-"""DGL graphs as graph sources. Duck-typed on DGL 1.x's `DGLGraph`: this module does not import DGL."""
+"""Makes graph sources from DGL graphs. Uses the methods of DGL 1.x's `DGLGraph` without importing DGL."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -28,13 +28,13 @@ def dgl_graph(
     num_classes: int | None = None,
     name: str = "dgl",
 ) -> ArrayGraph:
-    """The graph of a homogeneous `dgl.DGLGraph`, or of a list or data set with one such graph. Edges are taken as they are.
+    """Makes a source from a homogeneous `dgl.DGLGraph`, or from a list or data set with one such graph. Edges are not changed.
 
-    `feature` and `label` name entries of `ndata`, which may be absent. `edge_weight` (None: `weight`, if present), `edge_feature` and `edge_time` name entries
-    of `edata`, `node_time` an entry of `ndata`; these must exist. A warning names the entries that are not read. Splits come from `split_idx` (rows under
-    train, valid and test, OGB's form), else from train_mask, val_mask and test_mask in `ndata`.
+    `feature` and `label` name entries of `ndata`, which may be absent. `edge_weight` (None: `weight`, if present), `edge_feature` and `edge_time` name
+    entries of `edata`, and `node_time` names an entry of `ndata`; these entries must exist. A warning names the entries that are not read. Splits come from
+    `split_idx` (OGB's form: rows under train, valid and test), else from train_mask, val_mask and test_mask in `ndata`.
 
-    Errors: DataError for a heterogeneous graph, several graphs, a named entry that is absent, shapes that disagree.
+    Raises DataError for a heterogeneous graph, for several graphs, for a named entry that is absent, and for shapes that disagree.
     """
     split_idx, graph = split_of(graph, split_idx), only_graph(graph, name)
     if not hasattr(graph, "ndata"):
@@ -66,12 +66,12 @@ def typed_dgl_graph(
     node_time: str | None = None,
     name: str = "dgl",
 ) -> TypedSource:
-    """The typed graph of a `dgl.DGLGraph` of several types. Edges are taken as they are.
+    """Makes a typed source from a `dgl.DGLGraph` with several types. Edges are not changed.
 
     `feature`, `label` and `node_time` name entries in the data of node types; `edge_weight`, `edge_feature` and `edge_time` name entries in the data of
     relations. A type or relation without the entry has no such column. Splits come from each type's train_mask, val_mask and test_mask.
 
-    Errors: DataError for a named entry that no type or relation has, shapes that disagree.
+    Raises DataError for a named entry that no type or relation has, and for shapes that disagree.
     """
     if edge_weight is None and any("weight" in graph.edges[kind].data for kind in graph.canonical_etypes):
         edge_weight = "weight"

@@ -1,4 +1,4 @@
-"""PyG's `Data` and `HeteroData` as graph sources. Duck-typed: this module does not import torch-geometric."""
+"""Makes graph sources from PyG's `Data` and `HeteroData`. Uses their attributes without importing torch-geometric."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -26,16 +26,16 @@ _READ = frozenset(
 def pyg_graph(
     data, *, split_idx: Mapping[str, object] | None = None, num_classes: int | None = None, name: str = "pyg"
 ) -> ArrayGraph:
-    """The graph of a homogeneous `torch_geometric.data.Data`, of a data set with one such graph, or of a `TemporalData`, whose events are edges from `src` to
-    `dst` with times `t` and features `msg`.
+    """Makes a source from a homogeneous `torch_geometric.data.Data`, from a data set with one such graph, or from a `TemporalData`. An event of a
+    `TemporalData` is an edge from `src` to `dst` with time `t` and features `msg`.
 
-    Entries that are read: `edge_index`, `x`, `y`, `edge_attr`, `edge_weight` (or `weight`, the name that `from_networkx` gives), and times in `edge_time`,
-    `node_time` or `time` (of edges or nodes, by its length). Splits come from `split_idx` (rows under train, valid and test: OGB's form, and the default for
-    OGB's data sets), else from `train_mask`, `val_mask`, `test_mask` ([num_nodes] or [num_nodes, num_split_sets]) or `train_idx`, `val_idx`, `test_idx`; any
-    part may be missing. A warning names the other entries. Edges are taken as they are: PyG holds both directions of an undirected graph. `num_classes`
-    defaults to `data.num_classes`.
+    These entries are read: `edge_index`, `x`, `y`, `edge_attr`, `edge_weight` (or `weight`, the name that `from_networkx` gives), and times in `edge_time`,
+    `node_time` or `time` (whose length decides whether it belongs to edges or nodes). Splits come from `split_idx` (OGB's form: rows under train, valid and
+    test; the default for OGB's data sets), else from `train_mask`, `val_mask`, `test_mask` ([num_nodes] or [num_nodes, num_split_sets]) or `train_idx`,
+    `val_idx`, `test_idx`. Any part may be missing. A warning names the entries that are not read. Edges are not changed, because PyG stores both directions of
+    an undirected edge. `num_classes` defaults to `data.num_classes`.
 
-    Errors: DataError for hetero data, several graphs, sparse tensors and shapes that disagree.
+    Raises DataError for heterogeneous data, several graphs, sparse tensors and shapes that disagree.
     """
     split_idx, data = split_of(data, split_idx), only_graph(data, name)
     if all(getattr(data, key, None) is not None for key in ("src", "dst", "t")):
@@ -62,7 +62,7 @@ def pyg_graph(
 
 
 def _temporal_graph(data, name: str) -> ArrayGraph:
-    """The graph of a `TemporalData`, with node features `x` if it has them. `y` is not read: it labels events, not nodes."""
+    """Makes a source from a `TemporalData`, with node features `x` if it has them. `y` is not read, because it labels events and not nodes."""
     tell_unread(name, getattr(data, "keys", tuple)(), ("src", "dst", "t", "msg", "x", "num_nodes"))
     feature = getattr(data, "x", None)
     ends = np.stack([as_array(data.src, f"{name}: src"), as_array(data.dst, f"{name}: dst")])
@@ -81,12 +81,12 @@ def _temporal_graph(data, name: str) -> ArrayGraph:
 def typed_pyg_graph(
     data, *, split_idx: Mapping[str, Mapping[str, object]] | None = None, name: str = "pyg"
 ) -> TypedSource:
-    """The typed graph of a `torch_geometric.data.HeteroData`. From each type and relation it reads the entries that `pyg_graph` reads from a `Data`.
+    """Makes a typed source from a `torch_geometric.data.HeteroData`. Reads from each type and relation the entries that `pyg_graph` reads from a `Data`.
 
-    `split_idx` replaces the masks: {type: {part: rows}}, or {part: {type: rows}} (OGB's form), with the parts train, valid and test. Edges are taken as
-    they are.
+    `split_idx` replaces the masks. It is {type: {part: rows}}, or {part: {type: rows}} (OGB's form), with the parts train, valid and test. Edges are not
+    changed.
 
-    Errors: DataError for a `Data`, a type without a known number of nodes, sparse tensors and shapes that disagree.
+    Raises DataError for a `Data`, for a type without a known number of nodes, for sparse tensors and for shapes that disagree.
     """
     split_idx, data = split_of(data, split_idx), only_graph(data, name)
     if not hasattr(data, "node_types"):
@@ -118,7 +118,7 @@ def typed_pyg_graph(
 
 
 def _with_time(columns: dict[str, Any], store, entry: str) -> dict[str, Any]:
-    """The columns with a store's `time`, if it has one, under the name `entry`."""
+    """Returns the columns, and under the name `entry` the store's `time`, if it has one."""
     time = getattr(store, "time", None)
     return columns if time is None else {**columns, entry: time}
 
@@ -134,7 +134,7 @@ def _edge_columns(store, name: str) -> dict[str, Any]:
 
 
 def _read_of(store, edges: dict[str, Any]) -> frozenset[str]:
-    """The entries that are read from a store whose edges have these columns."""
+    """Returns the names of the entries that the importer reads from this store. `edges`: the columns of its edges."""
     weight = getattr(store, "weight", None)
     return _READ | {"weight"} if weight is not None and edges["edge_weight"] is weight else _READ
 

@@ -1,4 +1,4 @@
-"""Stores a list, iterator or data set of PyG's or DGL's graphs as a set of graphs."""
+"""Stores many graphs of PyG or DGL, given as a list, an iterator or a data set, as a set of graphs."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sized
 from dataclasses import replace
@@ -35,17 +35,18 @@ def ingest_graphs(
     shard_rows: int = 20_000,
     overwrite: bool = False,
 ) -> GraphSetManifest:
-    """Writes graphs one after another under `url`; memory holds `shard_rows` graphs.
+    """Writes a set of graphs under `url`, one graph after another. Memory holds `shard_rows` graphs.
 
-    From a PyG `Data` it reads `edge_index`, `x`, `edge_attr` and `y`; from a `DGLGraph` the edges, `feat` of nodes and edges, and `label` of nodes; in a
-    pair (graph, label) the label replaces these. Real numbers are features. Whole numbers are categories, up to the largest number of each column, or as
-    many as `categories` says for "node" and "edge". `y` is the graph's targets ([T] or [1, T]; NaN: not known); if it has one row for each of several nodes,
-    it is their classes, unless `labelled` says otherwise. The first graph sets the columns of all graphs; a warning names its entries that are not read.
+    From a PyG `Data` it reads `edge_index`, `x`, `edge_attr` and `y`. From a `DGLGraph` it reads the edges, `feat` of nodes and edges, and `label` of nodes.
+    In a pair (graph, label), the label is used in place of the graph's own labels. Columns of real numbers are features. Columns of whole numbers are
+    categories. `categories` gives their numbers for "node" and "edge"; by default they follow from the largest number in each column. `y` holds the targets
+    of the graph ([T] or [1, T]; NaN: not known). If `y` has one row for each of several nodes, it holds the classes of the nodes, unless `labelled` says
+    otherwise. The first graph sets the columns of all graphs. A warning names the entries of the first graph that are not read.
 
-    `split`: the name of the attribute that says train, valid, test or None; or rows under train, valid and test (OGB's form, and the default for OGB's data
-    sets); or `SplitOptions` that draw a split, for which graphs are read twice. By default all graphs train.
+    `split` is one of: the name of an attribute with the value train, valid, test or None; rows under train, valid and test (OGB's form, the default for OGB's
+    data sets); `SplitOptions` that draw a split, for which the graphs are read twice. By default all graphs are in the training part.
 
-    Raises DataError, with the graph's number, for an object that is no graph or has other columns, and the errors of `write_graphs`.
+    Raises DataError, with the graph's number, for an object that is not a graph or has other columns than the first. Also raises the errors of `write_graphs`.
     """
     readings, drawn = list[_Reading](), split if isinstance(split, SplitOptions) else None
     if drawn and isinstance(graphs, Iterator):
@@ -64,7 +65,7 @@ def ingest_graphs(
 
 
 class _Reading:
-    """Reads graphs one after another, with the columns of the first, and keeps the largest category and class seen."""
+    """Reads graphs one after another, with the columns of the first graph. Records the largest category and class of all graphs."""
 
     def __init__(
         self, graphs: Iterable[Any], name: str, split: Any, labelled: str | None, categories: Mapping[str, Any]
@@ -74,7 +75,7 @@ class _Reading:
             raise DataError(f"{name}: expected at least one graph, got none")
         self._first, self._categories, self._key = first, categories, split if isinstance(split, str) else None
         self._code: np.ndarray | None = None
-        self._parts: set[str | None] = set()  # parts that graphs name
+        self._parts: set[str | None] = set()  # the parts of the split that graphs have named so far
         if self._key is None and (rows := split_of(graphs, split)) is not None:
             ends = [int(as_array(part, f"{name}: split").max(initial=-1)) for part in rows.values()]
             self._code = rows_split(rows, len(graphs) if isinstance(graphs, Sized) else max(ends) + 1, name)[:, 0]
@@ -145,7 +146,7 @@ class _Reading:
         return _CODES[part]
 
     def narrowed(self, info: GraphSetInfo) -> GraphSetInfo:
-        """The info with the numbers of categories and classes of all graphs."""
+        """Returns the info with the numbers of categories and classes that all graphs have."""
         for kind in ("node", "edge"):
             schema = getattr(info, kind)
             if schema.categories and not self._categories.get(kind):
@@ -163,7 +164,7 @@ def _schema(rows: np.ndarray | None, categories: tuple[int, ...] | None) -> RowS
 
 
 def graph_columns(item: Any, where: str) -> tuple[dict[str, Any], Iterable[str]]:
-    """(columns: edge_index, num_nodes, and node, edge and y or None; names of the graph's entries). Raises DataError for an object that is no graph."""
+    """Returns a graph's columns (edge_index and num_nodes; node, edge and y, which may be None) and its entries' names. Raises DataError for other objects."""
     graph, label = item if isinstance(item, tuple) and len(item) == 2 else (item, None)
     if not getattr(graph, "is_homogeneous", True) or hasattr(graph, "node_types"):
         raise DataError(f"{where}: expected a graph of one type of nodes, got {type(graph).__name__} of several")
@@ -183,6 +184,6 @@ def graph_columns(item: Any, where: str) -> tuple[dict[str, Any], Iterable[str]]
         columns[kind] = array[:, None] if array is not None and array.ndim == 1 else array
     if y is not None:
         columns["y"] = as_array([y] if np.ndim(y) == 0 else y, f"{where}: y")
-    if label is not None:  # labels the graph
+    if label is not None:  # the label in a pair (graph, label) describes the graph, not its nodes
         columns["y"] = columns["y"].reshape(1, -1)
     return columns, entries

@@ -1,4 +1,4 @@
-"""Shared by the importers of PyG's and DGL's objects: the only graph of a data set, its split, and warnings of entries that are not read."""
+"""Functions shared by the importers of PyG and DGL. They find the only graph of a data set and its split, and warn of entries that are not read."""
 
 import warnings
 from collections.abc import Callable, Iterable, Mapping
@@ -10,14 +10,14 @@ from graphmill.core.errors import DataError
 from graphmill.storage.importers.memory.array_graph import mask_split, rows_split
 
 _PARTS = ("train", "val", "valid", "test")
-# Entries that `stored_split` reads.
+# Names of the entries that `stored_split` reads.
 SPLIT_ENTRIES = tuple(
     f"{part}_{kind}" for part in _PARTS for kind in ("mask", "idx") if (part, kind) != ("valid", "mask")
 )
 
 
 def only_graph(data: Any, name: str) -> Any:
-    """`data`, or the only graph of a list or of a data set of PyG, DGL, OGB or torch. DataError if it has several graphs, or none."""
+    """Returns `data` if it is a graph, or the only graph of a list or data set (of PyG, DGL, OGB or torch). Raises DataError for several graphs, or none."""
     if not isinstance(data, list) and not any(base.__name__.endswith("Dataset") for base in type(data).__mro__):
         return data
     if len(data) != 1:
@@ -28,16 +28,16 @@ def only_graph(data: Any, name: str) -> Any:
 
 
 def split_of(data: Any, split_idx: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """`split_idx`, or the result of `get_idx_split`, which OGB's data sets have."""
+    """Returns `split_idx` if it is given, else the result of the data set's `get_idx_split`, which OGB's data sets have."""
     return data.get_idx_split() if split_idx is None and hasattr(data, "get_idx_split") else split_idx
 
 
 def stored_split(
     get: Callable[[str], Any], split_idx: Mapping[str, Any] | None, num_nodes: int, name: str
 ) -> np.ndarray | None:
-    """int8 [num_nodes, num_split_sets] from `split_idx`; else from the entries train_mask … or train_idx … that `get` returns; None without them.
+    """Returns split codes, int8 [num_nodes, num_split_sets], from `split_idx`, else from the entries train_mask … or train_idx …; None if there are none.
 
-    DataError as `rows_split` and `mask_split`, and for masks and rows that differ.
+    `get` returns an entry by name. Raises DataError like `rows_split` and `mask_split`, and if masks and rows differ.
     """
     if split_idx is not None:
         return rows_split(split_idx, num_nodes, name)
@@ -58,12 +58,12 @@ def node_columns(
     num_nodes: int,
     name: str,
 ) -> dict[str, Any]:
-    """The node columns of an `ArrayGraph`: those in `entries` (the object's entry by column), and the split. DataError as `stored_split`."""
+    """Returns the node columns of an `ArrayGraph`, and the split. `entries` maps a column to the object's entry. Raises DataError like `stored_split`."""
     columns = {column: None if entry is None else get(entry) for column, entry in entries.items()}
     return {**columns, "split": stored_split(get, split_idx, num_nodes, name)}
 
 
 def tell_unread(name: str, entries: Iterable[str], read: Iterable[str | None]) -> None:
-    """Warns, in one line, of the entries of an object that its importer does not read."""
+    """Warns, in one line, that some entries of an object are not read, and names them."""
     if unread := sorted(entry for entry in set(entries) - set(read) if not entry.startswith("_")):
         warnings.warn(f"{name}: not read: {', '.join(unread)}", stacklevel=4)

@@ -1,1 +1,1 @@
-"""Public data sets by name, read from the files as they are published. Imports: every other room of storage."""
+"""Reads public data sets, by name, from the files that their publishers provide. Imports: every other folder of storage."""

@@ -1,7 +1,7 @@
-"""The table of public data sets for `graphmill ingest NAME`: the subject of each set, its files, and their source.
+"""The table of public data sets for `graphmill ingest NAME`. It has each set's task, its files, and the URL of the files.
 
-Nothing is downloaded. The files lie as their publisher packs them, below `root`, in the folder where PyG's data set class would put them.
-docs/guides/data_sets.md shows this table (`table`).
+Nothing is downloaded. The publisher's files must lie, unpacked but otherwise unchanged, below `root` in the folder that PyG's data set class would use.
+docs/guides/data_sets.md shows this table (function `table`).
 """
 
 from dataclasses import dataclass, field
@@ -18,37 +18,37 @@ PER_CLASS = "30 nodes of each class validate, 30 test, the rest train; 7 sets"
 
 @dataclass(frozen=True)
 class DataSet:
-    """One row of the table."""
+    """One public data set, a row of the table."""
 
     name: str
     kind: Kind
-    """One graph, or many."""
+    """Whether the set is one graph, or many graphs."""
     title: str
     task: str
-    """The prediction, in words."""
+    """Describes in words what is predicted."""
     options: str
     """The options of the training command for this task."""
     metric: str
     split: str
     reader: str
-    """`module:function` in this room; it takes the folder of the files and `arguments`."""
+    """The reading function, as `module:function` in this package. It is called with the folder of the files and with `arguments`."""
     folder: str
-    """Folder below `root`, PyG's raw_dir."""
+    """Folder of the files below `root`. In PyG it is the set's raw_dir."""
     files: tuple[str, ...]
     url: str
     arguments: dict[str, Any] = field(default_factory=dict)
     per_class: int | None = None
-    """For a set without a published split: this many nodes of each class validate, and as many test."""
+    """For a set without a published split: the number of nodes of each class that validate, and also the number that test."""
 
     def read(self, root: str | Path) -> Any:
-        """The graph, or the source of graphs. Raises DataError for files that are missing or have another layout."""
+        """Reads the graph, or the source of many graphs. Raises DataError for files that are missing or have another layout."""
         module, function = self.reader.split(":")
         return getattr(import_module(f"graphmill.storage.importers.public.{module}"), function)(
             self.find(root), **self.arguments
         )
 
     def find(self, root: str | Path) -> Path:
-        """The folder of the files, below `root` or `root` itself. Raises DataError that says which files to put where."""
+        """Finds the folder of the files: `root`, or a folder below it. If files are missing, raises a DataError that says which files to put where."""
         usual = Path(root) / self.folder
         for folder in (usual, Path(root), Path(root) / "raw"):
             missing = [name for name in self.files if not (folder / name).exists()]
@@ -178,7 +178,7 @@ DATA_SETS: dict[str, DataSet] = {row.name: row for row in _ROWS}
 
 
 def check_ingested(path: str) -> None:
-    """Raises ConfigError, with the command that ingests it, if `path` is the name of a public set and nothing lies there."""
+    """Raises ConfigError if `path` is the name of a public set and does not exist. The message has the command that ingests the set."""
     row = DATA_SETS.get(path)
     if row is None or Path(path).exists():
         return
@@ -190,7 +190,7 @@ def check_ingested(path: str) -> None:
 
 
 def table(kind: Kind) -> str:
-    """The rows of one kind as a table in Markdown, for docs/guides/data_sets.md."""
+    """Returns a Markdown table of the data sets of one kind, for docs/guides/data_sets.md."""
     rows = [row for row in DATA_SETS.values() if row.kind == kind]
     lines = ["| name | set | predicted, metric | split | files, below `--root` | from |", "|---|---|---|---|---|---|"]
     for row in rows:

@@ -1,7 +1,7 @@
-"""Public data sets of many graphs, from the publishers' files; `graphmill.storage.importers.public.data_sets` lists them.
+"""Reads public data sets of many graphs from the publishers' files. `graphmill.storage.importers.public.data_sets` lists the sets.
 
-Tests compare graphs, features and labels with PyG's class for the set. In addition, as in GraphGPS's loader and as the papers' models expect, superpixels get
-their positions as features, call graphs a local degree profile, and edges without features one kind of edge. Nothing is unpickled
+Tests compare graphs, features and labels with PyG's class for the set. As in GraphGPS's loader, and as the papers' models expect, some features are added:
+superpixels get their positions, nodes of call graphs get a local degree profile, and edges without features get one category. Nothing is unpickled
 (`graphmill.storage.importers.files.pickle_reader`).
 """
 
@@ -21,14 +21,14 @@ from graphmill.storage.molecules.smiles_features import ATOMS, BONDS
 
 _FILES = ("train", "val", "test")
 _PARTS = ("train", "valid", "test")
-_KIND = RowSchema(1, "uint8", (1,))  # for edges without features, GraphGPS's DummyEdge
+_KIND = RowSchema(1, "uint8", (1,))  # the only category of edges without features (DummyEdge in GraphGPS)
 
-# COCO uses 81 of 91 ids; PyG's LRGBDataset and LRGB's code number them in order.
+# COCO uses 81 of 91 ids; 10 are unused. PyG's LRGBDataset and LRGB's code number the used ids in order.
 _COCO_UNUSED = (12, 26, 29, 30, 45, 66, 68, 69, 71, 83)
 
 
 def zinc(folder: Path, atom_types: int, subset: bool) -> GraphSetSource:
-    """ZINC of the benchmarking GNNs (arXiv:2003.00982): types of atoms and bonds, penalised logP. `subset`: only the 12,000 molecules in `*.index`."""
+    """Reads ZINC of "Benchmarking GNNs" (arXiv:2003.00982): atom and bond types, target penalised logP. `subset`: only the 12,000 molecules in `*.index`."""
     info = GraphSetInfo(
         "zinc" if subset else "zinc-full",
         RowSchema(1, "uint8", (atom_types,)),
@@ -61,10 +61,10 @@ def _molecule(value: dict[str, Any], split: int) -> RawGraph:
 
 
 def benchmark(folder: Path, file: str, dim: int, num_classes: int, of: str) -> GraphSetSource:
-    """MNIST and CIFAR10 superpixels, PATTERN and CLUSTER of the benchmarking GNNs, as PyG packs them.
+    """Reads MNIST and CIFAR10 superpixels, PATTERN or CLUSTER of "Benchmarking GNNs", from the files that PyG provides.
 
-    `of` is "graphs" (colours and two coordinates, a distance of each edge, a class of each graph) or "nodes" (one-hot features, one kind of edge, a class of
-    each node).
+    `of` tells what has classes. "graphs": a graph has a class, its nodes have colours and two coordinates, its edges have distances. "nodes": a node has a
+    class and one-hot features, and all edges have one category.
     """
     name = file.removesuffix("_v2.pt").lower()
     nodes = of == "nodes"
@@ -99,7 +99,7 @@ def benchmark(folder: Path, file: str, dim: int, num_classes: int, of: str) -> G
 
 
 def long_range(folder: Path, name: str) -> GraphSetSource:
-    """A set of the Long Range Graph Benchmark (arXiv:2206.08164): superpixels with node classes, peptides, or contacts of atoms."""
+    """Reads a set of the Long Range Graph Benchmark (arXiv:2206.08164): superpixels with classes of nodes, peptides, or contacts between atoms."""
     superpixels, read = name.endswith("-sp"), read_pickle if name.endswith("-sp") else read_torch
     ending = "pickle" if superpixels else "pt"
     num_classes = {"pascalvoc-sp": 21, "coco-sp": 81}.get(name)
@@ -150,8 +150,8 @@ _STRUCTURE = (
 
 
 def malnet_tiny(folder: Path) -> GraphSetSource:
-    """MalNet-Tiny (arXiv:2011.07682): call graphs of five types of software, as edge lists below five lines of comments. Features: each node's local degree
-    profile."""
+    """Reads MalNet-Tiny (arXiv:2011.07682): call graphs of five types of software. A file has five lines of comments and then a list of edges. The features
+    of a node are its local degree profile."""
     info = GraphSetInfo(
         "malnet-tiny",
         RowSchema(5, "float32"),
@@ -165,7 +165,7 @@ def malnet_tiny(folder: Path) -> GraphSetSource:
     )
 
     def graphs() -> Iterator[RawGraph]:
-        types: dict[str, int] = {}  # numbered as they appear, as in PyG
+        types: dict[str, int] = {}  # types are numbered in the order of their appearance, as in PyG
         for split, part in enumerate(_FILES, 1):
             for name in (folder / "split_info_tiny" / "type" / f"{part}.txt").read_text().split():
                 path = folder / "malnet-graphs-tiny" / f"{name}.edgelist"
@@ -183,7 +183,7 @@ def _calls(path: Path, split: int, kind: int) -> RawGraph:
 
 
 def _degree_profile(edges: np.ndarray, num_nodes: int) -> np.ndarray:
-    """float32 [n, 5]: out-degree, and its minimum, maximum, mean and standard deviation over successors (arXiv:1811.03508), as in PyG."""
+    """Local degree profile (arXiv:1811.03508) as in PyG, float32 [n, 5]: the out-degree, and its minimum, maximum, mean and deviation over successors."""
     source, target = edges
     degree = np.bincount(source, minlength=num_nodes).astype(np.float64)
     of_target, has = degree[target], degree > 0
@@ -198,7 +198,7 @@ def _degree_profile(edges: np.ndarray, num_nodes: int) -> np.ndarray:
 
 
 def _raw(path: Path, number: int, make: Callable[..., RawGraph], *arguments: Any) -> RawGraph:
-    """The result of `make`. Raises DataError if its argument has another layout."""
+    """Returns the result of `make`. Raises DataError if the arguments do not have the set's layout."""
     try:
         return make(*arguments)
     except (Refused, OSError, LookupError, TypeError, ValueError, AttributeError) as error:
@@ -214,12 +214,12 @@ def _list(value: Any, path: Path) -> Sequence[Any]:
 
 
 def _numbers(value: Any) -> np.ndarray:
-    """A tensor, an array, or a list of numbers."""
+    """Converts a tensor, an array, or a list of numbers to a numpy array."""
     return np.asarray(value) if isinstance(value, list | tuple) else array(value)
 
 
 def _index(path: Path, num_molecules: int) -> list[int]:
-    """The numbers of one line, separated by commas."""
+    """Reads the numbers of molecules from a file with one line of numbers and commas."""
     try:
         rows = [int(number) for number in path.read_text().strip().strip(",").split(",")]
     except (OSError, ValueError) as error:

@@ -1,7 +1,7 @@
-"""Public data sets of one graph, from the publishers' files; `graphmill.storage.importers.public.data_sets` lists them.
+"""Reads public data sets of one graph from the publishers' files. `graphmill.storage.importers.public.data_sets` lists the sets.
 
-Tests compare edges, features, labels and splits with PyG's class for the set (except the labels of Chameleon and Crocodile, which are visits in PyG). PyG's
-classes unpickle, and write a copy of the data; this module does neither (`graphmill.storage.importers.files.pickle_reader`).
+Tests compare edges, features, labels and splits with PyG's class for the set. The labels of Chameleon and Crocodile are an exception, because PyG's labels
+are numbers of visits. PyG's classes unpickle files and write a copy of the data. This module does neither (`graphmill.storage.importers.files.pickle_reader`).
 """
 
 import json
@@ -20,12 +20,12 @@ from graphmill.storage.importers.files.npz_members import NpzMembers, open_npz
 from graphmill.storage.importers.files.pickle_reader import Refused, array, read_pickle
 from graphmill.storage.importers.memory.array_graph import ArrayGraph, load_npy, mask_sets, split_sets
 
-_MAX_WIDTH = 1 << 20  # features become dense; Planetoid's widest set has 61,278 columns
-_VALIDATE = 500  # nodes that validate in Planetoid's public split
+_MAX_WIDTH = 1 << 20  # most feature columns, because features become dense; Planetoid's widest set has 61,278
+_VALIDATE = 500  # number of validation nodes in Planetoid's public split
 
 
 def planetoid(folder: Path, name: str) -> ArrayGraph:
-    """Cora, CiteSeer or PubMed from Planetoid's pickles `ind.<name>.x` …, without parallel edges and self-loops."""
+    """Reads Cora, CiteSeer or PubMed from Planetoid's pickles `ind.<name>.x` …. Parallel edges and self-loops are dropped."""
     parts = {
         part: read_pickle(folder / f"ind.{name}.{part}") for part in ("x", "tx", "allx", "y", "ty", "ally", "graph")
     }
@@ -41,7 +41,7 @@ def planetoid(folder: Path, name: str) -> ArrayGraph:
         pairs = [(node, other) for node, others in lists.items() for other in others]
     except (Refused, AttributeError, TypeError, ValueError) as error:
         raise DataError(f"{folder}/ind.{name}.*: expected Planetoid's files, found {one_line(error)[:200]}") from error
-    # Some nodes of CiteSeer are in no file: they have no features, and class 0.
+    # Some nodes of CiteSeer are in no file. They get features of 0 and class 0.
     first, num_tested = int(test.min()), int(np.ptp(test)) + 1
     place = np.sort(test) - first
     feature = csr_array((num_tested, features[1].shape[1]), dtype=features[1].dtype).tolil()
@@ -51,7 +51,7 @@ def planetoid(folder: Path, name: str) -> ArrayGraph:
         vstack([features[0], csr_array(feature)]).tocsr(),
         np.concatenate([one_hot[0], label]).argmax(axis=1),
     )
-    # The rows of tx have the order of test.index, which is a permutation.
+    # The rows of tx are in the order of test.index, which is not sorted.
     order = np.arange(joined.shape[0])
     order[test] = np.sort(test)
     edges = np.array(pairs, np.int64).reshape(-1, 2).T
@@ -71,7 +71,7 @@ def planetoid(folder: Path, name: str) -> ArrayGraph:
 
 
 def attributed(folder: Path, file: str) -> ArrayGraph:
-    """Amazon and Coauthor: two CSR matrices of Shchur et al. (arXiv:1811.05868). Edges in both directions, features 0 and 1, no split."""
+    """Reads Amazon or Coauthor from the two CSR matrices of Shchur et al. (arXiv:1811.05868). Edges have both directions, features are 0 and 1, no split."""
     with open_npz(folder / file) as arrays:
         feature, adjacency = _csr(arrays, "attr_"), _csr(arrays, "adj_").tocoo()
         label = arrays["labels"]
@@ -83,7 +83,7 @@ def attributed(folder: Path, file: str) -> ArrayGraph:
 
 
 def heterophilous(folder: Path, file: str) -> ArrayGraph:
-    """The five graphs of Platonov et al. (arXiv:2302.11640): edges in both directions, ten sets of splits."""
+    """Reads one of the five graphs of Platonov et al. (arXiv:2302.11640), with edges in both directions and ten split sets."""
     name = Path(file).stem
     with open_npz(folder / file) as arrays:
         feature, edges = arrays["node_features"], arrays["edges"].T
@@ -97,9 +97,9 @@ def heterophilous(folder: Path, file: str) -> ArrayGraph:
 
 
 def wikipedia(folder: Path, file: str) -> ArrayGraph:
-    """A graph of wiki pages of MUSAE (arXiv:1909.13021): distinct edges in their given direction, no split.
+    """Reads a graph of Wikipedia pages from MUSAE (arXiv:1909.13021). Each distinct edge is kept once, in its given direction. There is no split.
 
-    The class is `label`; in a file without it, the quintile of the page's monthly traffic (`target`), as in Geom-GCN.
+    The class is the column `label`. In a file without this column it is the quintile of the page's monthly traffic (`target`), as in Geom-GCN.
     """
     with open_npz(folder / file) as arrays:
         feature, edges = arrays["features"], arrays["edges"].T
@@ -111,7 +111,7 @@ def wikipedia(folder: Path, file: str) -> ArrayGraph:
 
 
 def saint(folder: Path, name: str) -> ArrayGraph:
-    """Flickr and Yelp (arXiv:1907.04931): a CSR matrix, features, and JSON files of parts and classes (in Yelp a list of 0 and 1 for each node)."""
+    """Reads Flickr or Yelp (arXiv:1907.04931): a CSR matrix, features, JSON files with parts and classes. In Yelp a node's classes are a list of 0 and 1."""
     feature = load_npy(folder / "feats.npy")
     num_nodes = len(feature)
     with open_npz(folder / "adj_full.npz") as arrays:
@@ -141,7 +141,7 @@ def saint(folder: Path, name: str) -> ArrayGraph:
 
 
 def reddit(folder: Path) -> ArrayGraph:
-    """Reddit (arXiv:1706.02216), as DGL packs it: distinct edges; the files hold both directions."""
+    """Reads Reddit (arXiv:1706.02216) from the files that DGL provides. They hold both directions of each edge. Each distinct edge is kept once."""
     with open_npz(folder / "reddit_data.npz") as arrays:
         feature, label, part = arrays["feature"], arrays["label"], arrays["node_types"]
     with open_npz(folder / "reddit_graph.npz") as arrays:
@@ -159,10 +159,10 @@ def reddit(folder: Path) -> ArrayGraph:
 
 
 def per_class_splits(label: np.ndarray, num_each: int, num_sets: int, seed: int, name: str) -> np.ndarray:
-    """int8 [num_nodes, num_sets]: in each set `num_each` random nodes of each class validate, as many test, and the others train.
+    """Draws split codes, int8 [num_nodes, num_sets]. In each split set, `num_each` random nodes of each class validate, as many test, and the others train.
 
-    TokenGT's protocol (arXiv:2207.02505, appendix A.6, with 30). A function of (seed, set, node). Unlabelled nodes are in no part. DataError for a
-    class with too few nodes.
+    This is TokenGT's protocol (arXiv:2207.02505, appendix A.6; `num_each` is 30 there). The result is a function of (seed, set, node). Unlabelled nodes are in
+    no part. Raises DataError for a class with too few nodes.
     """
     classes = np.unique(label[label >= 0])
     codes = np.zeros((len(label), num_sets), np.int8)
@@ -181,7 +181,7 @@ def per_class_splits(label: np.ndarray, num_each: int, num_sets: int, seed: int,
     return codes
 
 
-_PER_CLASS = 0x636C6173  # "clas": separates these draws from other draws with the seed
+_PER_CLASS = 0x636C6173  # "clas": makes these draws independent of other draws with the same seed
 
 
 def _csr(arrays: NpzMembers, prefix: str) -> csr_array:
@@ -194,7 +194,7 @@ def _csr(arrays: NpzMembers, prefix: str) -> csr_array:
     data, indices, indptr, shape = (arrays[part] for part in parts)
     try:
         matrix = csr_array((data, indices, indptr), shape=tuple(shape.tolist()))
-        matrix.check_format()  # scipy would write beyond its memory for an index outside the shape
+        matrix.check_format()  # without this check, scipy would write outside its memory for an index outside the shape
     except ValueError as error:
         raise DataError(
             f"{arrays.path}: {prefix}indptr and {prefix}indices are no CSR matrix: {one_line(error)}"
@@ -205,7 +205,7 @@ def _csr(arrays: NpzMembers, prefix: str) -> csr_array:
 def _distinct(
     src: np.ndarray, dst: np.ndarray, num_nodes: int, *, loops: bool = False
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The distinct edges, sorted by source and destination, without self-loops unless `loops`."""
+    """Returns the distinct edges, sorted by source and destination. Self-loops are dropped unless `loops` is set."""
     src, dst = src.astype(np.int64), dst.astype(np.int64)
     outside = (src < 0) | (src >= num_nodes) | (dst < 0) | (dst >= num_nodes)
     if outside.any():
@@ -225,7 +225,7 @@ def _both_ways(
 
 
 def _fifths(target: np.ndarray) -> np.ndarray:
-    """The quintile of each value, 0 to 4."""
+    """Returns the quintile of each value, 0 to 4."""
     edges = np.quantile(target, [0.2, 0.4, 0.6, 0.8])
     return np.searchsorted(edges, target, side="right").astype(np.int64)
 

@@ -1,4 +1,4 @@
-"""Downloads one OGB archive without a prompt and without incomplete folders; `ogb`'s downloader asks on stdin above 1 GB."""
+"""Downloads one OGB archive. It asks no question (`ogb`'s downloader asks on stdin above 1 GB) and leaves no incomplete folder."""
 
 import tempfile
 import urllib.error
@@ -16,9 +16,9 @@ _READ_BYTES = 1 << 20
 
 
 def download_archive(url: str, archive_folder: str, destination: Path, progress: Progress | None = None) -> None:
-    """Unpacks folder `archive_folder` of the zip file at `url` as `destination`, which appears whole or not at all.
+    """Downloads the zip file at `url`, and unpacks its folder `archive_folder` as `destination`. The destination appears complete or not at all.
 
-    Calls `progress` with ("download", bytes done, bytes in all or None). Raises DataError, with the cause, if it fails.
+    Calls `progress` with "download", the number of bytes done, and the number of all bytes (or None). Raises DataError, with the cause, if the download fails.
     """
     report = progress or (lambda *_: None)
     prefix = f".{destination.name}.download-"
@@ -42,7 +42,7 @@ def download_archive(url: str, archive_folder: str, destination: Path, progress:
             with zipfile.ZipFile(archive) as unpacked:
                 unpacked.extractall(scratch)
             (Path(scratch) / archive_folder).rename(destination)
-        except urllib.error.URLError as error:  # also HTTP status errors
+        except urllib.error.URLError as error:  # HTTP status errors are of this class, too
             raise DataError(str(error.reason)) from error
         except (OSError, HTTPException, zipfile.BadZipFile) as error:
             raise DataError(str(error) or type(error).__name__) from error

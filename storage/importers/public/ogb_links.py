@@ -1,9 +1,9 @@
-"""OGB link sets (`ogbl-collab`, `ogbl-citation2`, `ogbl-ppa`) from their raw files, with the readers of the `ogb` package.
+"""Reads OGB's link sets (`ogbl-collab`, `ogbl-citation2`, `ogbl-ppa`) from their raw files, with the readers of the `ogb` package.
 
 The raw graph has only the training edges. The splits are files of `torch.save`, which are not unpickled (`graphmill.storage.importers.files.pickle_reader`). A
-split has pairs that are no links (`edge_neg`), or negatives of each link (`target_node_neg`).
+split has pairs that are not links (`edge_neg`), or negative destinations for each link (`target_node_neg`).
 
-Some training edges are also held-out links, as published: authors in ogbl-collab who write together again. Ingestion counts them.
+In OGB's files some training edges are also held-out links: in ogbl-collab, pairs of authors who write together again. Ingestion counts these edges.
 """
 
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ from graphmill.storage.importers.public.ogb_nodes import (
 )
 
 NAMES = ("ogbl-collab", "ogbl-citation2", "ogbl-ppa")
-_YEAR = "edge_year"  # in ogbl-collab
+_YEAR = "edge_year"  # a column of edges in ogbl-collab
 
 
 def ogb_link_graph(
@@ -38,11 +38,11 @@ def ogb_link_graph(
     progress: Progress | None = None,
     years: bool = False,
 ) -> ArrayGraph:
-    """The training graph of one OGB link set below `root` (ogbl-collab lies in root/ogbl_collab), with the links of validation and test.
+    """Reads the training graph of one OGB link set, with the links of validation and test. ogbl-collab lies in root/ogbl_collab.
 
-    Edges are as `ogb` gives them. Edges of ogbl-collab have weights and, if `years`, their year as time; pairs that are no links get the last year of their
-    split. Errors: ConfigError for another name, and for years of another set; DataError for data that is missing and cannot be downloaded, incomplete, or
-    unreadable; MissingDependencyError.
+    Edges have the directions that `ogb` gives them. Edges of ogbl-collab have weights. With `years`, their time is their year, and pairs that are not links get
+    the last year of their split. Raises ConfigError for an unknown name, and for `years` with another set; DataError for data that is incomplete, unreadable,
+    or missing and cannot be downloaded; MissingDependencyError if ogb is not installed.
     """
     if name not in NAMES:
         raise ConfigError(f"unknown OGB link set {name!r}: expected one of {', '.join(NAMES)}")
@@ -75,7 +75,7 @@ def ogb_link_graph(
 
 
 def _links(path: Path, code: int, *, years: bool) -> Links:
-    """The links of one split with their negatives. Raises DataError if the file has neither of OGB's two layouts."""
+    """Reads the links of one split and their negatives. Raises DataError if the file has neither of OGB's two layouts."""
     content = read_torch(path)
     if not isinstance(content, Mapping):
         raise DataError(f"{path}: expected a dictionary of arrays, found {type(content).__name__}")

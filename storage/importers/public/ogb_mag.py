@@ -1,4 +1,4 @@
-"""ogbn-mag from OGB's raw files: papers with features, venue and split, and the relations of authors, institutions and fields of study.
+"""Reads ogbn-mag from OGB's raw files: papers with features, venues and splits, and relations with authors, institutions and fields of study.
 
     raw/num-node-dict.csv.gz                             one column for each type
     raw/triplet-type-list.csv.gz                         the relations
@@ -7,7 +7,7 @@
     raw/node-label/paper/node-label.csv.gz               the venue, 349 classes
     split/time/paper/train.csv.gz                        row numbers
 
-Edges are streamed from the compressed files; OGB's reader would hold them all in memory.
+Edges are streamed from the compressed files, because OGB's reader would hold all edges in memory.
 """
 
 from pathlib import Path
@@ -27,9 +27,9 @@ _HEAD = ("raw/num-node-dict.csv.gz", "raw/triplet-type-list.csv.gz")
 
 
 def ogb_mag(root: str | Path = "data", *, download: bool = True, progress: Progress | None = None) -> TypedSource:
-    """The typed graph in root/ogbn_mag, edges in the direction in which OGB gives them.
+    """Reads the typed graph in root/ogbn_mag. Edges have the direction that OGB gives them.
 
-    Years of papers are not read. Errors: DataError for data that is missing and cannot be downloaded, incomplete, or unreadable; MissingDependencyError.
+    Years of papers are not read. Raises DataError for data that is incomplete, unreadable, or missing and cannot be downloaded, and MissingDependencyError.
     """
     meta = read_meta("nodeproppred", NAME)
     folder = set_folder(NAME, meta, root, download, progress)
@@ -49,7 +49,7 @@ def ogb_mag(root: str | Path = "data", *, download: bool = True, progress: Progr
 
 
 def _counts(path: Path) -> dict[str, int]:
-    """Number of nodes of each type, types in alphabetical order, as in `ogb`."""
+    """Returns the number of nodes of each type. Types are in alphabetical order, as in `ogb`."""
     table = NodeFile(path, True, NO_ID, option="a first line of column names")
     return {name: int(table.numbers(table.place(name))[0]) for name in sorted(table.names)}
 

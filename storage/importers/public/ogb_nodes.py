@@ -1,7 +1,7 @@
-"""OGB node sets (`ogbn-products`, `ogbn-arxiv` …) from their raw files, with the readers of the `ogb` package.
+"""Reads OGB's node sets (`ogbn-products`, `ogbn-arxiv` …) from their raw files, with the readers of the `ogb` package.
 
-Archives come over plain http, so nothing in them is unpickled: neither `processed/data_processed` nor any `.pt` is read, and `ogb`'s dataset class is not used,
-since it unpickles and asks on stdin. OGB reads a whole set into memory; ogbn-papers100M needs over 100 GB.
+Archives come over plain http, so nothing in them is unpickled: neither `processed/data_processed` nor any `.pt` file is read. `ogb`'s dataset class is not
+used, because it unpickles files and asks on stdin. OGB's readers hold a whole set in memory; ogbn-papers100M needs over 100 GB.
 """
 
 import contextlib
@@ -33,12 +33,12 @@ def ogb_graph(
     download: bool = True,
     progress: Progress | None = None,
 ) -> ArrayGraph:
-    """The graph of one OGB node set below `root` (ogbn-products lies in root/ogbn_products), edges as `ogb` gives them.
+    """Reads the graph of one OGB node set. ogbn-products lies in root/ogbn_products. Edges have the directions that `ogb` gives them.
 
-    A missing set is downloaded if `download`, whatever its size. Labels are classes; ogbn-proteins has 112 answers per node (int8 of 1 and 0).
+    With `download`, a missing set of any size is downloaded. Labels are classes; in ogbn-proteins a node has 112 answers (int8 of 1 and 0).
 
-    Errors: ConfigError for a name that is no OGB node set; DataError for a set of several node types, and for data that is missing and
-    cannot be downloaded (the message says what to put where), incomplete, or unreadable; MissingDependencyError.
+    Raises ConfigError for a name that is not an OGB node set. Raises DataError for a set with several node types, and for data that is incomplete, unreadable,
+    or missing and cannot be downloaded (the message says what to put where). Raises MissingDependencyError if ogb is not installed.
     """
     meta = _node_meta(name)
     folder = set_folder(name, meta, root, download, progress)
@@ -58,14 +58,14 @@ def ogb_graph(
         feature=graph.get("node_feat"),
         label=label_column(label, name, "auto" if label.ndim == 2 and label.shape[1] > 1 else "class"),
         split=split_sets(num_nodes, [[rows] for rows in parts], name),
-        # For several labels, OGB's number of classes counts the answers to one.
+        # If nodes have several labels, OGB's number of classes is the number of answers to one of them.
         num_classes=int(meta["num classes"]) if label.shape[1:] in ((), (1,)) else None,
         provenance=provenance(meta),
     )
 
 
 def is_directed(name: str) -> bool:
-    """Whether `ogb` gives the edges of this set in one direction only, such as citations; a model also needs the reverse."""
+    """Whether `ogb` gives the edges of this set, such as citations, in one direction only. A model also needs the reverse edges."""
     meta = read_meta("linkproppred", name) if name.startswith("ogbl-") else _node_meta(name)
     return meta["add_inverse_edge"] == "False"
 
@@ -76,7 +76,7 @@ def provenance(meta: Mapping[str, str]) -> dict[str, str]:
 
 @contextlib.contextmanager
 def readable(folder: Path, meta: Mapping[str, str]) -> Iterator[None]:
-    """Raises DataError if ogb's readers fail on this folder, MissingDependencyError if ogb is not installed."""
+    """Context in which ogb's readers run. Raises DataError if they fail on this folder, MissingDependencyError if ogb is not installed."""
     import_readers()
     try:
         yield
@@ -88,7 +88,7 @@ def readable(folder: Path, meta: Mapping[str, str]) -> Iterator[None]:
 
 
 def read_raw_graph(meta: Mapping[str, str], raw: Path, edge_files: Sequence[str] = ()) -> dict[str, Any]:
-    """OGB's dictionary of the only graph: edge_index [2, num_edges], edge_feat, node_feat, num_nodes, and the columns in `edge_files`."""
+    """Returns OGB's dictionary of the set's only graph: edge_index [2, num_edges], edge_feat, node_feat, num_nodes, and the columns in `edge_files`."""
     readers, add_inverse = import_readers(), meta["add_inverse_edge"] == "True"
     more = {"additional_edge_files": list(edge_files)} if edge_files else {}
     read = readers.read_binary_graph_raw if meta["binary"] == "True" else readers.read_csv_graph_raw
@@ -107,14 +107,14 @@ def _read_label(meta: Mapping[str, str], raw: Path) -> np.ndarray:
 
 
 def _read_csv(path: Path) -> np.ndarray:
-    """[num_rows, num_columns] of a gzip file without a header."""
-    import pandas  # a dependency of ogb, which reads these files in the same way
+    """Reads a gzip file without a header as an array [num_rows, num_columns]."""
+    import pandas  # ogb depends on pandas, and reads these files in the same way
 
     return pandas.read_csv(path, compression="gzip", header=None).to_numpy()
 
 
 def import_readers() -> ModuleType:
-    """ogb's readers of raw files. Raises MissingDependencyError."""
+    """Imports ogb's readers of raw files. Raises MissingDependencyError if ogb is not installed."""
     try:
         return import_ogb("ogb.io.read_graph_raw")
     except ImportError as error:
@@ -122,7 +122,7 @@ def import_readers() -> ModuleType:
 
 
 def read_meta(kind: str, name: str) -> Mapping[str, str]:
-    """OGB's metadata of a set: version, url, download_name, split … `kind`: "nodeproppred" or "linkproppred". Does not import ogb, which takes seconds.
+    """Reads OGB's metadata of a set: version, url, download_name, split …. `kind`: "nodeproppred" or "linkproppred". Does not import ogb, which takes seconds.
 
     Raises ConfigError for an unknown name, MissingDependencyError.
     """
@@ -146,7 +146,7 @@ def _node_meta(name: str) -> Mapping[str, str]:
 
 
 def set_folder(name: str, meta: Mapping[str, str], root: str | Path, download: bool, progress: Progress | None) -> Path:
-    """The folder of the set, which is downloaded if it is missing and `download`. Raises DataError that says what to put where."""
+    """Returns the folder of the set. With `download`, downloads a missing set. Otherwise raises a DataError that says what to put where."""
     folder, reason = Path(root) / name.replace("-", "_"), "downloading is off"
     if folder.exists() and any(folder.iterdir()):
         return folder
@@ -184,7 +184,7 @@ def _check_layout(name: str, meta: Mapping[str, str], folder: Path) -> None:
 
 
 def check_release(name: str, meta: Mapping[str, str], folder: Path, files: Sequence[str]) -> None:
-    """Raises DataError if one of these files of the current release is missing."""
+    """Raises DataError unless the folder has these files, which belong to the set's current release."""
     if missing := [file for file in files if not (folder / file).exists()]:
         raise DataError(
             f"{folder}: not the current release of {name}, {' and '.join(missing)} missing; remove the folder to download it "

@@ -1,1 +1,1 @@
-"""Tables of text, Parquet and Matrix Market: edges, node columns, triples, typed graphs. Imports: storage.graph's floor and below."""
+"""Readers of tables in text, Parquet or Matrix Market files: edges, node columns, triples, typed graphs. Imports: storage.graph and what it imports."""

@@ -1,4 +1,4 @@
-"""One table of edges (Parquet, Arrow, CSV, SNAP text or Matrix Market), streamed in record batches."""
+"""Reads one table of edges (Parquet, Arrow, CSV, SNAP text or Matrix Market) as a stream of record batches."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -32,28 +32,28 @@ from graphmill.storage.ingestion.string_ids import id_strings, is_text_type
 
 READ_EDGES = READ_ROWS
 
-EdgeEnds: TypeAlias = Any  # int64 [k], not negative, or a pa.LargeStringArray
-# More than 2**24 nodes, according to ids or a size line, need an edge for every 128 nodes.
+EdgeEnds: TypeAlias = Any  # int64 [k] without negative numbers, or a pa.LargeStringArray
+# If ids or a size line claim more than 2**24 nodes, there must be at least one edge for every 128 nodes.
 _SPARSE_NODES, _NODES_PER_EDGE = 1 << 24, 128
 
 
 @dataclass(frozen=True)
 class RawEdges:
-    """Consecutive edges as they are in the file."""
+    """Consecutive edges, with the ids that the file has."""
 
     src: EdgeEnds
     dst: EdgeEnds
     weight: np.ndarray | None
     time: np.ndarray | None
     feature: np.ndarray | None  # float32 [k, feature_dim]
-    base: int  # the file's number of node 0
-    where: Callable[[int], str]  # the place of an edge, "edges.csv: line 7"
+    base: int  # the id that the file gives to node 0
+    where: Callable[[int], str]  # returns the place of an edge for messages, such as "edges.csv: line 7"
 
     def __len__(self) -> int:
         return len(self.src)
 
     def chunks(self, src: np.ndarray, dst: np.ndarray, chunk_edges: int) -> Iterator[EdgeChunk]:
-        """The edges in chunks, with these rows of nodes as ends."""
+        """Yields the edges in chunks. `src` and `dst`: the rows of the nodes at the ends of the edges."""
         columns = {"weight": self.weight, "feature": self.feature, "time": self.time}
         for start in range(0, len(self), chunk_edges):
             chunk = slice(start, start + chunk_edges)
@@ -65,9 +65,10 @@ class RawEdges:
 
 
 class EdgeFile:
-    """The columns that `options` name. `flag`: prefix of option names in messages. `strings`: whether ids of sources, and of destinations, are strings.
+    """Reads from a table of edges the columns that `options` name. `flag`: prefix of option names in messages. `strings`: two flags, whether the ids of sources
+    and the ids of destinations are strings.
 
-    Errors: DataError for a file that is missing, of an unknown kind or malformed (with the parser's line), and for negative ids.
+    Raises DataError for a file that is missing, of an unknown kind or malformed (with the parser's line), and for negative ids.
     """
 
     def __init__(
@@ -79,7 +80,7 @@ class EdgeFile:
     ) -> None:
         self.path, self.options, self._flag, self.strings = str(path), options, flag, strings
         self.files = table_files(path, EDGE_ENDINGS)
-        self._below_0 = ""  # describes the first negative weight, once it is read
+        self._below_0 = ""  # describes the first negative weight, after it was read
 
     @cached_property
     def _table(self) -> Table:
@@ -90,21 +91,21 @@ class EdgeFile:
         return Table(self.path, replace(form, preamble=1), EDGE_ENDINGS) if is_matrix else table
 
     def _is_row(self, fields: list[str]) -> bool | None:
-        """Whether the first line holds values: its first two fields are numbers, and no field is a column's name."""
+        """Whether the first line holds values, which means that its first two fields are numbers and it has no usual column names. None: unclear."""
         named = (self.options.src in fields and self.options.dst in fields) or _ends_by_name(fields) is not None
         if not named and any(self.strings):
-            return None  # strings may also be names of columns
+            return None  # strings may be ids, or names of columns
         return not named and all(map(is_number, fields[:2]))
 
     @cached_property
     def names(self) -> list[str]:
-        """Names of all columns. Without a header the first two columns have the options' names, the others their numbers."""
+        """Names of all columns. Without a header, the first two columns get the names in the options, and the others get their numbers as names."""
         names = self._table.names
         return names if self._table.has_header else [self.options.src, self.options.dst, *names[2:]][: len(names)]
 
     @property
     def roles(self) -> list[ColumnRole]:
-        """The role of each column."""
+        """The role of each column of the file."""
         options, file = self.options, base_name(self.path)
         roles = dict.fromkeys(options.edge_features, "edge feature") | dict.fromkeys(self.ends[:1], "source")
         roles |= {name: role for name, role in ((options.weight, "weight"), (options.time, "time")) if name}
@@ -121,7 +122,8 @@ class EdgeFile:
 
     @cached_property
     def ends(self) -> tuple[str, str]:
-        """The columns of sources and destinations: the options' names if the file has them or they are not the defaults, else a usual pair of names."""
+        """Names of the columns of sources and destinations: the names in the options, if they are not the defaults or if the file has one of them; else a usual
+        pair of names."""
         options = self.options
         asked = (options.src, options.dst)
         if asked != (EdgeListOptions.src, EdgeListOptions.dst) or set(asked) & set(self.names):
@@ -130,7 +132,7 @@ class EdgeFile:
 
     @cached_property
     def _place(self) -> dict[str, int]:
-        """Index of each column that is read, by name."""
+        """Maps the name of each column that is read to the column's index."""
         options = self.options
         columns = dict.fromkeys(filter(None, (*self.ends, options.weight, options.time, *options.edge_features)))
         if any(self.names.count(name) != 1 for name in columns):
@@ -142,7 +144,7 @@ class EdgeFile:
 
     @cached_property
     def num_edges(self) -> int | None:
-        """None if the file does not say it."""
+        """Number of edges; None if the file does not state it."""
         return self._table.num_rows if self.matrix is None else self.matrix.num_entries
 
     @property
@@ -156,12 +158,12 @@ class EdgeFile:
 
     @property
     def names_strings(self) -> bool:
-        """Whether sources or destinations are strings according to the file's types; False for text."""
+        """Whether sources or destinations are strings by the types of a Parquet or Arrow file. False for a text file, which has no types."""
         return not self._table.is_text and any(is_text_type(self.types[self._place[name]]) for name in self.ends)
 
     @cached_property
     def _lists(self) -> bool:
-        """Whether one column of lists holds the edge features."""
+        """Whether the edge features are one column of lists."""
         features = self.options.edge_features
         return len(features) == 1 and bool(self.names) and is_list_type(self.types[self._place[features[0]]])
 
@@ -176,7 +178,7 @@ class EdgeFile:
 
     @cached_property
     def matrix(self) -> MatrixMarket | None:
-        """Header of a Matrix Market file; None for other files."""
+        """The header of a Matrix Market file; None for other files."""
         text = self._table.parts[0]
         if not isinstance(text, TextTable) or not text.preamble:
             return None
@@ -188,7 +190,7 @@ class EdgeFile:
         return matrix
 
     def raw_edges(self) -> Iterator[RawEdges]:
-        """The file's edges, batch by batch."""
+        """Yields the file's edges, one batch after another."""
         if not self.names:
             return
         matrix, place, done = self.matrix, self._place, 0
@@ -230,7 +232,7 @@ class EdgeFile:
             raise DataError(f"{self.path}: expected the {matrix.num_entries} entries of its size line, found {done}")
 
     def _blocks(self) -> Iterator[TableBlock]:
-        """The rows. If a field of a text column is a whole number written as a float, or a date, the column is read again with that type from there on."""
+        """Yields the rows. If a text column that is read as integers has a float or a date, the rest of the file is read again with that type."""
         place, kinds = self._place, dict.fromkeys(self._place.values(), pa.float64())
         wider = {place[name]: pa.float64() for name in self.ends}
         kinds |= {
@@ -257,7 +259,7 @@ class EdgeFile:
                     raise
                 if (
                     kinds[error.place] != pa.int64() or error.field.lstrip("-").isdigit()
-                ):  # a whole number that is too large
+                ):  # the type cannot be widened, or the whole number is too large
                     raise problem or error from None
                 problem, kinds[error.place] = error, wider[error.place]
 
@@ -299,7 +301,7 @@ class EdgeFile:
 
 
 def _ends_by_name(names: Sequence[str]) -> tuple[str, str] | None:
-    """The two columns whose names are a usual pair for the ends of edges; None unless there is exactly one pair."""
+    """Returns the two names that are a usual pair for the ends of edges. Returns None unless there is exactly one such pair."""
     small = [name.strip().lower() for name in names]
     pairs = [(names[small.index(u)], names[small.index(v)]) for u, v in END_NAMES if u in small and v in small]
     return pairs[0] if len(pairs) == 1 else None

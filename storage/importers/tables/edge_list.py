@@ -1,6 +1,6 @@
-"""A graph from plain files: edges as a table, SNAP text or Matrix Market, columns of nodes as `.npy` or tables.
+"""Reads a graph from plain files. Edges are a table, SNAP text or Matrix Market; columns of nodes are `.npy` files or tables.
 
-Edges are streamed in record batches. Ids of nodes are held in memory unless they are rows: 8 bytes each, up to 24 for strings.
+Edges are streamed in record batches. Ids of nodes are held in memory unless they are row numbers. An id takes 8 bytes, a string up to 24.
 """
 
 from collections.abc import Iterator
@@ -30,15 +30,15 @@ _NAMED_BY = {
     "splits": "split_columns",
     "node_times": "time_column",
 }
-_MAY_MISS = ("labels", "splits")  # their files need no row for every node
+_MAY_MISS = ("labels", "splits")  # roles whose files may lack rows for some nodes
 
 
 class EdgeListGraph:
-    """The `GraphSource` of one table of edges and its files of nodes. `scratch`: a folder for ids that are strings; None: the system's.
+    """A `GraphSource` that reads a table of edges and files of nodes. `scratch`: a folder for ids that are strings (None: the system's temporary folder).
 
-    Errors: DataError for a file that is missing, of an unknown kind or malformed (with the parser's line); for node columns whose rows do not match the
-    nodes; for ids (with the line, or the row in Parquet) that are negative, outside 0 … num_nodes - 1, or so large that the nodes between the few ids would
-    fill the memory.
+    Raises DataError for a file that is missing, of an unknown kind or malformed (with the parser's line), and for node columns whose rows do not match the
+    nodes. Also raises it, with the line (or the row in Parquet), for ids that are negative, outside 0 … num_nodes - 1, or so large that the many nodes
+    between few ids would fill the memory.
     """
 
     def __init__(self, path: str | Path, options: EdgeListOptions | None = None, scratch: str | None = None) -> None:
@@ -61,14 +61,14 @@ class EdgeListGraph:
         self._rows, self._class_names = self._read()
         self._file.strings = (self._strings is not None,) * 2
         self._numbers: np.ndarray | None = None
-        self._order: np.ndarray | None = None  # of rows without ids
+        self._order: np.ndarray | None = None  # the order of rows in files that have no ids
         if isinstance(ids, np.ndarray):
             self._numbers, self._order = ascending(ids)
         self._num_named = None if ids is None else len(ids)
 
     @property
     def _named(self) -> set[str]:
-        """Column names in the options and in the graph of `features_as`: a first line with such a name is a header."""
+        """Column names in the options and in the graph of `features_as`. A first line that has such a name is a header."""
         options = self.options
         return {
             *options.categories,
@@ -97,7 +97,7 @@ class EdgeListGraph:
         return self._opened[path]
 
     def _with_nodes(self, options: EdgeListOptions) -> EdgeListOptions:
-        """The options with `nodes` as the file of each role that has a column there and no separate file."""
+        """Returns the options, in which the table `nodes` is the file of every role that has a column there and no separate file."""
         if options.nodes is not None:
             path, file = options.nodes, self._open(options.nodes)
             if file.array is not None:
@@ -117,7 +117,7 @@ class EdgeListGraph:
         for role, name in _NAMED_BY.items():
             if (columns := _chosen(options, role)) and getattr(options, role) is None:
                 if options.nodes is not None:
-                    self._opened[options.nodes].place(columns[0])  # raises: the table has no such column
+                    self._opened[options.nodes].place(columns[0])  # raises, because the table has no such column
                 flag = name.replace("_", "-")
                 raise ConfigError(
                     f"{name}: expected a table, --edge-list.{role.replace('_', '-')} or --edge-list.nodes, got none; leave --edge-list.{flag} out"
@@ -125,7 +125,7 @@ class EdgeListGraph:
         return options
 
     def _places_of(self, role: str, file: NodeFile) -> list[int]:
-        """The indices of the columns that are read from a file for a role."""
+        """Returns the indices of the columns that hold this role in the file."""
         options, named = self.options, _chosen(self.options, role)
         if role == "features" and self._like.columns and file.array is None:
             named = self._like.check_names(file.names, file.path, named, options.categories)
@@ -136,7 +136,7 @@ class EdgeListGraph:
         if role == "features":
             others = [other for other in _NAMED_BY if getattr(options, other) == file.path and other != role]
             taken = {file.place(name) for other in others for name in _chosen(options, other)}
-            # In the table of nodes, columns with names of other roles are not read, which `roles` says.
+            # In the table of nodes, columns with the names of other roles are no features. `roles` lists them as not read.
             places = file.feature_places(_NAMED_BY if file.path == options.nodes else others)
             return [place for place in places if place not in taken]
         if role == "labels":
@@ -144,7 +144,7 @@ class EdgeListGraph:
         return file.split_places() if role == "splits" else [file.time_place()]
 
     def _read(self) -> tuple[dict[str, Any], tuple[str, ...]]:
-        """(the rows of each file by role, class names)"""
+        """Reads the columns of each role. Returns them by role, and the class names."""
         rows: dict[str, Any] = {}
         names: tuple[str, ...] = ()
         categories = {*self.options.categories, *self.options.embedding_columns}
@@ -175,7 +175,7 @@ class EdgeListGraph:
 
     @cached_property
     def _nodes(self) -> OrderedNodes:
-        """Raises DataError for rows that do not fit the nodes."""
+        """The nodes with their columns in order. Raises DataError if the rows of a file do not match the nodes."""
         ids, orders = self._node_ids, dict.fromkeys(self._rows, self._order)
         for role, rows in self._rows.items():
             if role in self._keyed:
@@ -186,7 +186,7 @@ class EdgeListGraph:
         return OrderedNodes(self.path, ids, self._rows, orders, self._class_names, *learn)
 
     def _numbers_strings(self) -> bool:
-        """Whether the ids that `compact_ids` numbers are strings. Raises ConfigError for files of nodes without ids: their rows could not be matched."""
+        """Whether `compact_ids` numbers strings. If it does, raises ConfigError for files of nodes without ids, because their rows could not be matched."""
         options = self.options
         strings = options.string_ids if options.string_ids is not None else self._file.names_strings
         without_ids = [role for role in self._files if role not in self._keyed]
@@ -198,7 +198,7 @@ class EdgeListGraph:
         return bool(strings)
 
     def with_split(self, split: SplitOptions) -> "EdgeListGraph":
-        """See `SplitSource`. Raises ConfigError if the tables have a split."""
+        """Returns a copy with this split, as in `SplitSource`. Raises ConfigError if the tables already have a split."""
         if "splits" in self._files:
             path = self._files["splits"].path
             raise ConfigError(
@@ -247,7 +247,7 @@ class EdgeListGraph:
 
     @property
     def roles(self) -> list[ColumnRole]:
-        """What became of each column in all files."""
+        """How each column of all files is used."""
         options, nodes = self.options, self._nodes
         roles = self._file.roles
         for path, node_file in self._opened.items():
@@ -269,7 +269,7 @@ class EdgeListGraph:
 
     @cached_property
     def _first_pass(self) -> tuple[np.ndarray | None, int, int]:
-        """(under compact_ids, the numbers that occur, ascending; highest id; number of edges). Strings that occur get their numbers."""
+        """Reads all edges once. Returns the ids that occur, ascending (only compact_ids of numbers), the highest id, the number of edges. Numbers strings."""
         ids = np.empty(0, np.int64) if self.options.compact_ids and self._strings is None else None
         pending: list[np.ndarray] = []
         highest, count, where = -1, 0, ""
@@ -288,7 +288,7 @@ class EdgeListGraph:
                     highest, where = int(column.max()), raw.where(int(column.argmax()))
             if ids is not None and len(raw):
                 pending.append(np.unique(np.concatenate([raw.src, raw.dst])))
-                # Merging rarely keeps the whole pass O(n log n).
+                # Merging only when much is pending keeps the whole pass O(n log n).
                 if sum(map(len, pending)) > max(len(ids), READ_EDGES):
                     ids, pending = np.unique(np.concatenate([ids, *pending])), []
         if ids is not None and pending:
@@ -306,7 +306,7 @@ class EdgeListGraph:
 
     @property
     def _ids(self) -> np.ndarray | None:
-        """int64, ascending; None if ids are rows or strings."""
+        """Ids of the nodes, int64, ascending; None if ids are row numbers or strings."""
         return self._first_pass[0] if self.options.compact_ids else self._numbers
 
     @property
@@ -320,7 +320,7 @@ class EdgeListGraph:
 
     @cached_property
     def _counted(self) -> tuple[int, str]:
-        """(number of nodes, its origin for messages)"""
+        """The number of nodes, and for messages a text that says where the number comes from."""
         rows = [(self._files[role].path, len(column)) for role, column in self._rows.items() if role not in self._keyed]
         whole = rows + [
             (self._files[role].path, len(column))
@@ -360,13 +360,13 @@ class EdgeListGraph:
 
 
 def _chosen(options: EdgeListOptions, role: str) -> tuple[str, ...]:
-    """The columns that options name for a role."""
+    """Returns the columns that the options name for a role."""
     said = getattr(options, _NAMED_BY[role])
     return said if isinstance(said, tuple) else () if said is None else (said,)
 
 
 def _learnt_before(options: EdgeListOptions) -> Learnt:
-    """What the graph at `features_as` stores about its nodes' columns."""
+    """Reads what the graph at `features_as` stores about the columns of its nodes."""
     if options.features_as is None:
         return Learnt()
     types, _ = learnt_before(options.features_as)

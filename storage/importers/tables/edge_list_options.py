@@ -1,4 +1,4 @@
-"""Options for reading an edge list. Apart from the reader, so that a command line need not load Arrow."""
+"""Options for reading an edge list. They are in a separate module, so that a command line need not load Arrow."""
 
 from dataclasses import dataclass, fields
 from typing import Literal
@@ -19,57 +19,69 @@ class EdgeListOptions:
     src: str = "src"
     """Column of an edge's source."""
     dst: str = "dst"
-    """Column of an edge's destination. Without header, source and destination are the first two columns; with other names, a usual pair such as `source`, `target` or `from`, `to`."""
+    """Column of an edge's destination. In a file without header, source and destination are the first two columns. If the file has neither of the default
+    names, a usual pair of names is used, such as `source` and `target`, or `from` and `to`."""
     weight: str | None = None
-    """Column with edge weights (in a file without header `2` is the third column); None: no weights."""
+    """Column of edge weights. In a file without header, `2` is the third column. None: edges have no weights."""
     time: str | None = None
-    """Column with the times of edges: whole numbers, or dates, which become microseconds since 1970; None: no times."""
+    """Column of the times of edges. Times are whole numbers, or dates, which become microseconds since 1970. None: edges have no times."""
     edge_features: tuple[str, ...] = ()
-    """Columns with features of edges: numbers, or in Parquet one column of lists. Edges that are merged into one have their features summed."""
+    """Columns of features of edges: columns of numbers, or in Parquet one column of lists. If edges are merged into one, their features are summed."""
     header: bool | None = None
-    """Whether a text file of edges starts with column names; None: it does if its first two fields are not numbers."""
+    """Whether the first line of a text file of edges has column names. None: it does if its first two fields are not numbers."""
     node_header: bool | None = None
-    """Whether text files of node columns start with column names; None: they do if no field in the first line is a value."""
+    """Whether the first lines of text files of nodes have column names. None: a first line does if none of its fields is a value."""
     delimiter: str | None = None
-    """Delimiter, one character; None: the first of tab, comma, semicolon and space in the first line. A run of spaces is one delimiter, and so
-    is a run of tabs and spaces, unless `delimiter` is set or the columns have names."""
+    """Delimiter, one character. None: tab, comma, semicolon or space, the first of these that the first line has. A run of spaces is one delimiter. A
+    run of tabs and spaces is also one delimiter, unless `delimiter` is set or the columns have names."""
     compact_ids: bool = False
-    """Number the ids that occur 0, 1, 2 … in ascending order (strings in order of appearance) and keep the originals; otherwise ids are rows."""
+    """Give the ids that occur the numbers 0, 1, 2 … in ascending order (strings: in order of appearance), and keep the original ids. Otherwise an id is a
+    row number."""
     nodes: str | None = None
-    """One table of nodes (Parquet, Arrow or text), whose columns are recognised by name: ids, features, label, split and time. The options `features`, `labels` … take precedence."""
+    """A table of nodes (Parquet, Arrow or text). Its columns of ids, features, labels, splits and times are found by their names. The options `features`,
+    `labels` … take precedence."""
     ids: str | None = None
-    """File of the ids by which edges name nodes, whole numbers or strings, each once: a table (the column of ids, or the only column), or `.npy` for numbers. Files of node columns without ids have the same rows."""
+    """File with the ids of all nodes, each once. Edges refer to nodes by these ids, which are whole numbers or strings. The file is a table (with a column of
+    ids, or one column), or a `.npy` of numbers. Files of node columns without ids have their rows in the same order."""
     id_column: str | None = None
-    """Column of ids in all tables of nodes, by which their rows are joined, in any order. None: a column `id`, `node`, `node_id` …, else the only column that looks like ids (`user_id`), else rows are taken as they come; none: no table has ids."""
+    """Column of ids in all tables of nodes. Rows are joined by these ids, and may have any order. None: a column `id`, `node`, `node_id` …, else the only
+    column whose name looks like ids (`user_id`), else rows are in the order of the nodes. none: no table has ids."""
     string_ids: bool | None = None
-    """Whether ids are strings, 007 too; None: they are if Parquet says so, or if not all of `ids` are whole numbers."""
+    """Whether ids are strings; then 007 is a string, too. None: ids are strings if their type in Parquet is, or if not all of `ids` are whole numbers."""
     num_nodes: int | None = None
-    """Number of nodes; None: the rows of features or labels, else the highest id + 1."""
+    """Number of nodes. None: the number of rows of features or labels, else the highest id + 1."""
     features: str | None = None
-    """`.npy` [num_nodes, dim], or a table of numbers, lists of numbers, or text, which is categories. Rows are joined by the column of ids, else they are in the order of ascending id, or as in `ids`. An empty number becomes the mean of the training rows, and 1 in a separate feature."""
+    """A `.npy` [num_nodes, dim], or a table of numbers, lists of numbers, or text, which means categories. Rows are joined by the column of ids. Without ids,
+    rows are in ascending order of the nodes' ids, or in the order of `ids`. An empty number becomes the mean of the training rows, with 1 in a separate
+    feature."""
     feature_columns: tuple[str, ...] = ()
-    """Columns of features; empty: all columns that have no other role."""
+    """Columns of features. Empty: all columns that have no other role."""
     categories: tuple[str, ...] = ()
-    """Columns of features that are categories although they hold numbers."""
+    """Columns of features that hold numbers, but are categories."""
     most_categories: int = 64
-    """A column of up to so many categories becomes a feature for each (one-hot); more categories are hashed to so many features."""
+    """If a column has at most this number of categories, each category becomes a feature (one-hot). Otherwise the categories are hashed to this number of
+    features."""
     embedding_columns: tuple[str, ...] = ()
-    """Columns of categories that become one number each; a model has a trainable row for every category (--data.category_width)."""
+    """Columns of categories that become one number each. A model has a trainable row for every category (--data.category_width)."""
     features_as: str | None = None
-    """A stored graph whose categories, means and class names these tables reuse, so that predictions read tables as training did. Also for typed tables (.yaml)."""
+    """A stored graph. These tables, or typed tables (.yaml), reuse its categories, means and class names, so that predictions read tables in the same way as
+    training did."""
     labels: str | None = None
-    """`.npy` [num_nodes], or a table (column `label`, or the only one) of numbers or text, whose sorted values are the classes. A node without a row has no label."""
+    """A `.npy` [num_nodes], or a table (column `label`, or the only column) of numbers or text. The sorted values of text are the classes. A node without a row
+    has no label."""
     label_columns: tuple[str, ...] = ()
-    """Columns of labels: one, or several for several labels of each node."""
+    """Column of labels, or several columns if each node has several labels."""
     label_kind: Literal["auto", "class", "number", "several"] = "auto"
-    """Kind of labels. auto: text, truth values and whole numbers are classes (at most 1,000 different whole floats from 0, too), other numbers are real numbers; several: yes or no in every column except the ids."""
+    """Kind of labels. auto: text, truth values and whole numbers are classes, and so are floats that are whole numbers from 0 with at most 1,000 distinct
+    values; other numbers are real numbers. several: every column except the ids holds yes or no."""
     splits: str | None = None
-    """`.npy` [num_nodes] or [num_nodes, sets] of codes 0 none, 1 train, 2 valid, 3 test; or a table with columns of such codes, of names, or masks `train_mask`, `val_mask`, `test_mask`. A node without a row is in no split."""
+    """A `.npy` [num_nodes] or [num_nodes, sets] of codes: 0 none, 1 train, 2 valid, 3 test. Or a table with columns of these codes, of their names, or of
+    masks `train_mask`, `val_mask`, `test_mask`. A node without a row is in no split."""
     split_columns: tuple[str, ...] = ()
-    """Columns of splits, one for each set, or masks."""
+    """Columns of splits: one column for each split set, or masks."""
     node_times: str | None = None
-    """`.npy` [num_nodes], or a table (column `time`, or the only one), rows as in `features`. Without times of edges, an edge is as old as the
-    younger of its ends."""
+    """A `.npy` [num_nodes], or a table (column `time`, or the only column), with rows in the order described for `features`. If edges have no times, an
+    edge gets the later of the times of its two ends."""
     time_column: str | None = None
     """Column of the nodes' times."""
     undirected_once: bool = False
@@ -80,7 +92,7 @@ class EdgeListOptions:
             value = getattr(self, field.name)
             if isinstance(field.default, tuple) and isinstance(
                 value, list | str
-            ):  # as Python's users write names of columns
+            ):  # Python users may give one name, or a list
                 object.__setattr__(self, field.name, (value,) if isinstance(value, str) else tuple(value))
         if self.num_nodes is not None and self.num_nodes < 1:
             raise ConfigError(f"num_nodes must be at least 1, got {self.num_nodes}; set --edge-list.num-nodes")

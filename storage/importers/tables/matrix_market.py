@@ -1,4 +1,4 @@
-"""The header of a Matrix Market file: a banner, comments, then a size line (math.nist.gov/MatrixMarket/formats.html)."""
+"""Reads the header of a Matrix Market file: a banner, comments, then a size line (math.nist.gov/MatrixMarket/formats.html)."""
 
 from dataclasses import dataclass
 
@@ -8,15 +8,15 @@ from graphmill.storage.importers.tables.table_files import TableFile
 
 @dataclass(frozen=True)
 class MatrixMarket:
-    """A square sparse matrix: an entry in row i, column j is an edge i → j, and ids count from 1."""
+    """The header of a square sparse matrix. An entry in row i, column j is an edge i → j. Ids count from 1."""
 
     num_nodes: int
     num_entries: int
-    symmetric: bool  # each pair is given once
+    symmetric: bool  # the file has each pair of nodes once
 
 
 def read_matrix_market(file: TableFile, banner: str, size: list[str]) -> MatrixMarket:
-    """The header, from the banner and the fields of the size line. DataError unless it describes a square matrix in coordinates."""
+    """Makes the header from the banner and the fields of the size line. Raises DataError unless they describe a square matrix in coordinate form."""
     path, words = file.name, banner.lower().split()
     if len(words) != 5 or words[1:3] != ["matrix", "coordinate"]:
         raise DataError(f"{path}: expected '%%MatrixMarket matrix coordinate …' in the first line, got {banner[:80]!r}")
@@ -29,7 +29,7 @@ def read_matrix_market(file: TableFile, banner: str, size: list[str]) -> MatrixM
     rows, columns, entries = map(int, size)
     if rows != columns:
         raise DataError(f"{path}: expected a square matrix, a node for each row and column, got {rows} by {columns}")
-    # An entry takes at least four bytes, and deflate expands a byte to at most 1,032.
+    # An entry takes at least four bytes, and deflate expands a byte to at most 1,032 bytes.
     if 4 * entries > file.num_bytes * (1032 if path.endswith(".gz") else 1) + 4:
         raise DataError(f"{path}: size line: {entries} entries cannot be in a file of {file.num_bytes} bytes")
     return MatrixMarket(rows, entries, words[4] == "symmetric")

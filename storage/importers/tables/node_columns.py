@@ -1,7 +1,7 @@
-"""Columns of nodes in one file, a `.npy` or a table: ids, features, labels, splits, times, with a row for each node.
+"""Reads columns of nodes (ids, features, labels, splits, times) from one file, a `.npy` or a table. The file has a row for each node.
 
-A `.npy` is mapped; of a table, the columns that are asked for are read into memory. In text, a blank line is a node without a label or a split, so that rows
-do not shift. A blank line in a single column of features is a missing value; in several columns it is refused.
+A `.npy` file is mapped. From a table, only the requested columns are read into memory. In text, a blank line stands for a node without a label or a split, so
+that rows do not shift. In a single column of features, a blank line is a missing value; in several columns of features, it is an error.
 """
 
 import re
@@ -44,9 +44,9 @@ _VALUES = {"true", "false", *SPLIT_CODES, *(null.lower() for null in NULLS)}
 
 
 def _is_row(fields: list[str]) -> bool | None:
-    """Whether the first line holds values: numbers, truth values, names of splits. None if it is ambiguous: values and other words, different names of splits
-    (they may be names of masks), or 0, 1, 2 …, pandas' names for columns without names."""
-    if len(fields) > 1 and not fields[0]:  # pandas writes an empty name for an index without a name
+    """Whether the first line holds values: numbers, truth values, names of splits. Returns None if this is unclear: the line has values and other words, or
+    different names of splits (which may be names of masks), or 0, 1, 2 … (which pandas writes as names of unnamed columns)."""
+    if len(fields) > 1 and not fields[0]:  # pandas writes an empty column name for an unnamed index
         return False
     values = [is_number(field) or field.lower() in _VALUES for field in fields]
     masks = len(set(fields)) == len(fields) and all(map(mask_of, fields))
@@ -56,10 +56,10 @@ def _is_row(fields: list[str]) -> bool | None:
 
 
 class NodeFile:
-    """The columns of one file, read one by one. A `.npy` is `array` and has no columns; other files are `table`, with the column of ids at `key`.
+    """Reads the columns of one file, one by one. A `.npy` file is in `array`, and has no columns. Another file is in `table`, and `key` is its column of ids.
 
-    `header`: whether text begins with column names (None: inferred from the first line); `id_column`: name of the column of ids (None: inferred from the
-    names); `of_ids`: whether the file holds ids, which may be text; `named`: columns that options name. DataError for a file that cannot be read.
+    `header`: whether text begins with column names (None: inferred from the first line). `id_column`: name of the column of ids (None: inferred from the
+    names). `of_ids`: whether the file holds ids, which may be text. `named`: columns that options name. Raises DataError for a file that cannot be read.
     """
 
     def __init__(
@@ -81,14 +81,15 @@ class NodeFile:
         known = {id_column} if id_column else {*ID_NAMES} - {""}
 
         def is_row_of_ids(fields: list[str]) -> bool | None:
-            """Any string may be an id, so only a known name of ids makes the line a header."""
+            """As any string may be an id, the line is a header only if it has a usual name for ids."""
             said = any((field if id_column else field.lower()) in known for field in fields)
             return not said and (_is_row(fields) or None)
 
         def is_row(fields: list[str]) -> bool | None:
             if {*named} & {*fields}:
                 return False
-            if header is False and len(fields) == 1 and role_of(fields[0], fields) is None:  # any word may be a value
+            if header is False and len(fields) == 1 and role_of(fields[0], fields) is None:
+                # the only field of the line may be a value
                 return None
             return is_row_of_ids(fields) if of_ids else _is_row(fields)
 
@@ -109,14 +110,14 @@ class NodeFile:
             )
 
     def place(self, name: str) -> int:
-        """The index of the column `name`. DataError unless exactly one column has the name."""
+        """Returns the index of the column `name`. Raises DataError unless exactly one column has this name."""
         if self.names.count(name) != 1:
             raise DataError(f"{self.path}: expected one column {name!r}, found {listed(self.names)}")
         return self.names.index(name)
 
     def feature_places(self, others: Collection[str] = (), *, empty: bool = False) -> list[int]:
-        """The indices of all columns except the ids, columns named for a role in `others` (`labels` …), and columns whose type is no feature. Raises DataError
-        for a name of another role, and for no column, unless `empty`."""
+        """Returns the indices of feature columns: all columns except the ids, columns whose names mean a role in `others` (`labels` …), and columns whose
+        type cannot be a feature. Unless `empty`, raises DataError if a name means another role, or if no column is left."""
         names = self.names
         places = [place for place in range(len(names)) if place != self.key and not is_index(names[place])]
         for place in places:
@@ -132,7 +133,7 @@ class NodeFile:
         return readable
 
     def label_places(self, kind: str = "auto") -> list[int]:
-        """The column with a name of labels, else the only column other than the ids; for `kind` several, all columns for labels."""
+        """Returns the column with a usual name for labels, else the only column besides the ids. For the kind "several", returns all possible labels."""
         if kind == "several":
             names = self.names
             chosen = [place for place in range(len(names)) if role_of(names[place], names) in (None, "labels")]
@@ -140,7 +141,7 @@ class NodeFile:
         return [value_place(self.names, LABEL_NAMES, self.key, self.path)]
 
     def split_places(self) -> list[int]:
-        """The columns with names of splits, else all columns except the ids."""
+        """Returns the columns with usual names for splits, or if there are none, all columns except the ids."""
         places = [place for place in range(len(self.names)) if place != self.key]
         return [place for place in places if role_of(self.names[place], self.names) == "splits"] or places
 
@@ -155,8 +156,8 @@ class NodeFile:
         all_named: bool = False,
         may_be_none: bool = False,
     ) -> np.ndarray | FeatureTable | None:
-        """[num_nodes, dim] of a `.npy`, mapped; else the columns. Unless `all_named`, columns of dates in text are left out. If no column is left, returns None
-        if `may_be_none`, else raises DataError."""
+        """Returns a `.npy` file's array [num_nodes, dim], mapped, or a table's columns. Unless `all_named`, text columns of dates are left out. If no column is
+        left, returns None if `may_be_none`, else raises DataError."""
         if missing := {*categories} - {self.names[place] for place in places}:
             raise ConfigError(
                 f"categories: expected columns of features of {self.path}, {listed(self.names)}, got {min(missing)!r}"
@@ -172,7 +173,7 @@ class NodeFile:
         while True:
             try:
                 table = self._feature_columns(kinds)
-            except FieldError as error:  # a field is no number, so the column is truth values or text
+            except FieldError as error:  # a field is not a number, so the column holds truth values or text
                 kind = kinds[error.place]
                 if kind == pa.string():
                     raise
@@ -195,7 +196,7 @@ class NodeFile:
             return FeatureTable(named, self.path, categories, problems)
 
     def _check_name(self, column: pa.ChunkedArray) -> None:
-        """Raises DataError if the name of the only column is also among its values: the name may be the first value."""
+        """Raises DataError if the only column's name is also one of its values, because the name may in fact be the first value."""
         if self._header is not None or len(self.names) > 1 or not self.table.is_text or not is_text_type(column.type):
             return
         if self.table.has_header and pc.index(column, self.names[0]).as_py() >= 0:
@@ -204,7 +205,7 @@ class NodeFile:
             )
 
     def _widen(self, kinds: dict[int, pa.DataType]) -> None:
-        """Changes the types of all columns that are no numbers in the first block at once: a parse for each would take long."""
+        """Changes, in one step, the types of all columns that are not numbers in the first block. Parsing the file again for each column would take long."""
         asked = dict.fromkeys((place for place, kind in kinds.items() if kind == pa.float64()), pa.string())
         for block in self.table.blocks(asked, required=False, hashes=self.key is not None):
             for place, column in zip(asked, _with_nulls(block.table).columns, strict=True):
@@ -235,7 +236,7 @@ class NodeFile:
     def labels(
         self, places: Sequence[int] = (), kind: str = "auto", names: tuple[str, ...] = ()
     ) -> tuple[np.ndarray, tuple[str, ...]]:
-        """(labels as `label_column` makes them; class names if labels are text) of a `.npy`, or of these columns. Several columns are several labels."""
+        """Returns the labels as `label_column` makes them, and class names if labels are text. Reads a `.npy` file or these columns; each column is a label."""
         if self.array is not None:
             return label_column(self.array, self.path, kind), ()
         if len(places) == 1 and kind != "several" and not is_list_type(self.table.types[places[0]]):
@@ -259,15 +260,15 @@ class NodeFile:
         return label_column(np.concatenate(rows, axis=1), self.path, kind), said
 
     def splits(self, places: Sequence[int] = ()) -> np.ndarray:
-        """int8 [num_nodes, num_split_sets] of SPLIT_* codes. Tables have a column of codes or names for each set, or masks `train_mask`, `val_mask`, `test_mask`
-        (`train_mask_0` … for several sets); a `.npy` has codes, or truth values [num_nodes, 3] for train, valid and test."""
+        """Returns SPLIT_* codes, int8 [num_nodes, num_split_sets]. A table has a column of codes or names for each split set, or masks `train_mask`,
+        `val_mask`, `test_mask` (`train_mask_0` … for several sets). A `.npy` file has codes, or truth values [num_nodes, 3] for train, valid and test."""
         if self.array is not None:
             return _npy_splits(self.array, self.path)
         table = self.table.columns(places, _SPLIT_KINDS, hashes=self.key is not None)
         return column_values.splits(table.rename_columns([self.names[place] for place in places]), self.path)
 
     def times(self, place: int = 0) -> np.ndarray:
-        """int64 [num_nodes]: whole numbers, or dates as microseconds since 1970."""
+        """Returns times, int64 [num_nodes]: whole numbers, or dates as microseconds since 1970."""
         if self.array is not None:
             return time_column(self.array, self.path)
         column = self._column(place, (pa.int64(), pa.string()), required=True)
@@ -276,9 +277,10 @@ class NodeFile:
     def ids(
         self, place: int | None = None, strings: bool | None = None, folder: str | None = None
     ) -> np.ndarray | StringIds:
-        """int64 [num_nodes] from 0 on, or strings (files in `folder`), each once. Read from column `place` (None: the column of ids, else the only one).
+        """Returns distinct ids: int64 [num_nodes], not negative, or strings, which are kept in files in `folder`. Reads them from the column `place`. None: the
+        column of ids, else the only column.
 
-        `strings`: whether ids are strings; None: they are if the file's type says so, or if not all ids in text are whole numbers.
+        `strings`: whether ids are strings. None: they are strings if the column's type is, or if not all ids in a text file are whole numbers.
         """
         if self.array is not None:
             if self.array.ndim != 1 or self.array.dtype.kind not in "iu":
@@ -307,14 +309,14 @@ class NodeFile:
         return _numbered(((block.table.column(0), block.where) for block in blocks), noun, folder)
 
     def _has_leading_zeros(self, place: int) -> bool:
-        """Whether text has ids such as 007 or 0x1f, which are not the numbers 7 and 31."""
+        """Whether a text file has ids such as 007 or 0x1f, which must not be read as the numbers 7 and 31."""
         if not self.table.is_text:
             return False
         blocks = self.table.blocks({place: pa.string()}, required=False, hashes=True)
         return any(pc.any(pc.match_substring_regex(block.table.column(0), r"^-?0[0-9xX]")).as_py() for block in blocks)
 
     def keys(self, *, strings: bool) -> np.ndarray | pa.LargeStringArray | None:
-        """The column of ids as whole numbers or strings; None without such a column."""
+        """Returns the column of ids as whole numbers or strings; None if there is no such column."""
         if self.key is None:
             return None
         hint = "" if strings else "; ids that are strings are named with --edge-list.ids"
@@ -333,11 +335,12 @@ class NodeFile:
             raise DataError(f"{error}{hint}") from None
 
     def numbers(self, place: int) -> np.ndarray:
-        """int64 [num_nodes]: a whole number in each row."""
+        """Returns the whole number in each row, int64 [num_nodes]."""
         kinds = (pa.int64(), pa.float64())
         try:
             column = self._column(place, kinds[:1], required=True, raw=True)
-        except FieldError as error:  # whole numbers may be written as floats; messages still ask for whole numbers
+        except FieldError as error:
+            # whole numbers may be written as floats; error messages still ask for whole numbers
             if error.field.lstrip("-").isdigit():
                 raise
             try:
@@ -348,7 +351,7 @@ class NodeFile:
         return column_values.whole_numbers(column, self._row, f"column {self.names[place]!r}")
 
     def _holds_numbers(self, place: int) -> bool:
-        """Whether all fields that are not empty are whole numbers; then NA is a missing id, not a string."""
+        """Whether all fields that are not empty are whole numbers. If they are, NA means a missing id, and is not a string."""
         try:
             column = self.table.columns([place], (pa.int64(),)).column(0)
         except DataError:
@@ -358,7 +361,7 @@ class NodeFile:
     def _column(
         self, place: int, kinds: Sequence[pa.DataType], *, required: bool = False, raw: bool = False
     ) -> pa.ChunkedArray:
-        """See `Table.columns`. In text, fields of NULLS become nulls unless `raw`."""
+        """Reads one column with `Table.columns`. In a text file, texts in NULLS become nulls unless `raw` is set."""
         table = self.table.columns([place], kinds, required=required, hashes=self.key is not None)
         return (_with_nulls(table) if self.table.is_text and not raw else table).column(0)
 
@@ -367,7 +370,7 @@ class NodeFile:
 
 
 def read_features(path: str | Path, header: bool | None = None) -> np.ndarray:
-    """[num_nodes, dim] of a file of numbers: a mapped `.npy`, or float32 from all columns except the ids."""
+    """Reads features [num_nodes, dim]: the mapped array of a `.npy` file, or a table's columns except the ids, as float32."""
     file = NodeFile(path, header)
     features = file.features(file.feature_places() if file.array is None else ())
     assert features is not None
@@ -375,7 +378,7 @@ def read_features(path: str | Path, header: bool | None = None) -> np.ndarray:
 
 
 def read_labels(path: str | Path, header: bool | None = None, kind: str = "auto") -> np.ndarray:
-    """int64 or float32 [num_nodes] of a file of labels."""
+    """Reads labels from a file, int64 or float32 [num_nodes]."""
     file = NodeFile(path, header)
     return file.labels(file.label_places() if file.array is None else (), kind)[0]
 
@@ -388,7 +391,7 @@ def _may_be_features(kind: pa.DataType) -> bool:
 
 
 def _with_nulls(table: pa.Table) -> pa.Table:
-    """The table with nulls for text fields that mean a missing value."""
+    """Returns the table, in which texts that mean a missing value are nulls."""
     columns = [
         pc.if_else(pc.is_in(column, pa.array(NULLS, pa.string())), pa.scalar(None, pa.string()), column)
         if is_text_type(column.type)
@@ -399,7 +402,7 @@ def _with_nulls(table: pa.Table) -> pa.Table:
 
 
 def _numbered(columns: Iterator[tuple[Any, Callable[[int], str]]], noun: str, folder: str | None) -> StringIds:
-    """Strings numbered by row. Raises DataError, with the place, for an empty or repeated string."""
+    """Numbers strings by row. Raises DataError, with the place, for an empty or repeated string."""
     ids = StringIds(folder)
     for column, where in columns:
         strings = id_strings(column, where, noun)

@@ -1,4 +1,4 @@
-"""Ids by which edges in files name nodes (rows, whole numbers or strings), and the nodes' columns in the order of these ids."""
+"""Maps the ids that edges in files use for nodes (row numbers, whole numbers or strings) to rows, and puts the nodes' columns in the order of these ids."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -23,17 +23,17 @@ from graphmill.storage.splits.split_options import SplitOptions
 class NodeIds:
     """The ids of the nodes of one type, by row."""
 
-    whose: str  # in messages
+    whose: str  # names the nodes in messages
     num_nodes: int
     numbers: np.ndarray | None = None  # int64 [num_nodes], ascending
-    strings: StringIds | None = None  # without numbers and strings, an id is a row
+    strings: StringIds | None = None  # if there are neither numbers nor strings, an id is a row number
 
     @property
     def is_row(self) -> bool:
         return self.numbers is None and self.strings is None
 
     def rows(self, ids: EdgeEnds, raw: RawEdges) -> np.ndarray:
-        """int64: the rows of one end of the edges. Raises DataError, with the line of the file, for an id that no node has."""
+        """Returns the rows (int64) of the nodes at one end of the edges. Raises DataError, with the line of the file, for an id that no node has."""
         rows = self.find(ids)
         known = rows >= 0
         if not known.all():
@@ -46,7 +46,7 @@ class NodeIds:
         return f"an id of {self.whose}, 0 to {self.num_nodes - 1}" if self.is_row else f"one of the ids of {self.whose}"
 
     def find(self, ids: EdgeEnds) -> np.ndarray:
-        """int64: the row of each id, -1 for an id that no node has."""
+        """Returns the row of each id (int64), -1 for an id that no node has."""
         if self.strings is not None:
             assert isinstance(ids, pa.LargeStringArray)
             return self.strings.find(ids)
@@ -57,19 +57,19 @@ class NodeIds:
         return rows if known.all() else np.where(known, rows, -1)
 
     def id_of(self, row: int) -> str:
-        """The id of a node, for messages."""
+        """Returns the id of the node in this row, for messages."""
         if self.strings is not None:
             return shown_id(self.strings.strings.part(row, row + 1)[0])
         return str(row if self.numbers is None else self.numbers[row])
 
 
 def shown_id(value: Any) -> str:
-    """An id of an edge or a table, for messages."""
+    """Formats an id, from an edge or a table, for messages."""
     return repr(value.as_py()) if isinstance(value, pa.Scalar) else str(value)
 
 
 def ascending(numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
-    """(the ids in ascending order, the row of each; None if the rows have this order)."""
+    """Returns the ids in ascending order, and the row of each id. The second is None if the rows already have this order."""
     if not np.any(np.diff(numbers) < 0):
         return numbers, None
     order = np.argsort(numbers)
@@ -77,9 +77,10 @@ def ascending(numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
 
 
 def rows_by_key(nodes: NodeIds, key: EdgeEnds, num_rows: int, path: object, *, may_miss: bool = False) -> np.ndarray:
-    """int64 [num_nodes]: the row of each node in a file whose rows have these ids; -1 for a node without a row, if `may_miss`.
+    """Returns each node's row in a file (int64 [num_nodes]). `key`: the ids of the file's rows. With `may_miss`, a node may have no row, and gets -1.
 
-    Raises DataError, with the first case and the number of cases, for a row without a node, an id that occurs twice, and, unless `may_miss`, a node without a row.
+    Raises DataError for a row without a node, for an id that occurs twice, and, unless `may_miss`, for a node without a row. The message has the first case
+    and the number of cases.
     """
     if len(key) != num_rows:
         raise DataError(f"{path}: expected an id in each of {num_rows} rows, found {len(key)} ids")
@@ -91,7 +92,7 @@ def rows_by_key(nodes: NodeIds, key: EdgeEnds, num_rows: int, path: object, *, m
             f"{path}: row {row + 1} without a node: expected {nodes.expected}, got {shown_id(key[row])}, {int((node < 0).sum())} such rows{hint}"
         )
     rows = np.full(nodes.num_nodes, -1, np.int64)
-    rows[node[::-1]] = np.arange(num_rows)[::-1]  # the first row of each id
+    rows[node[::-1]] = np.arange(num_rows)[::-1]  # if an id has several rows, the first row stays
     twice = rows[node] != np.arange(num_rows)
     if twice.any():
         row = int(np.argmax(twice))
@@ -108,7 +109,7 @@ def rows_by_key(nodes: NodeIds, key: EdgeEnds, num_rows: int, path: object, *, m
 
 
 def _reordered(column: np.ndarray, order: np.ndarray | None, missing: float) -> np.ndarray:
-    """The rows of a column in this order (None: as they are); -1 in the order gives `missing`."""
+    """Returns the rows of a column in this order (None: unchanged). Where the order has -1, the result has `missing`."""
     if order is None or (known := order >= 0).all():
         return column if order is None else column[order]
     rows = np.full((len(order), *column.shape[1:]), missing, column.dtype)
@@ -117,7 +118,7 @@ def _reordered(column: np.ndarray, order: np.ndarray | None, missing: float) -> 
 
 
 class _Reordered:
-    """Rows of a matrix in another order, taken when they are read."""
+    """A matrix with its rows in another order. Rows are copied only when they are read."""
 
     def __init__(self, matrix: np.ndarray, order: np.ndarray) -> None:
         self._matrix, self._order, self.shape = matrix, order, matrix.shape
@@ -131,25 +132,25 @@ class _Reordered:
 
 @dataclass(frozen=True)
 class OrderedNodes:
-    """The nodes of one type in the order of their ids, from columns whose files may have other orders. A `NodeSource`."""
+    """A `NodeSource`: the nodes of one type, in the order of their ids. The files of their columns may have other orders."""
 
     name: str
     ids: NodeIds
     rows: Mapping[
         str, Any
-    ]  # by role, as in the file: features (an array or a FeatureTable), labels, splits, node_times
+    ]  # columns by role, in the order of their file: features (an array or a FeatureTable), labels, splits, node_times
     orders: Mapping[
         str, np.ndarray | None
-    ]  # by role: the file's row of each node, -1: none; None: the file has the order of the nodes
+    ]  # for each role, the file's row of each node (-1: no row); None: the file already has the order of the nodes
     class_names: tuple[str, ...]
-    earlier: Learnt  # what an earlier graph keeps of the columns of features; empty: they are learnt here
+    earlier: Learnt  # what an earlier graph stores about the columns of features; empty: it is learnt from these nodes
     most_categories: int
     embedding_columns: tuple[str, ...]
-    split: SplitOptions | None = None  # a split to be drawn in place of the file's
+    split: SplitOptions | None = None  # options of a split that replaces the split in the file
 
     @cached_property
     def _others(self) -> dict[str, np.ndarray]:
-        """Labels, splits and times by role."""
+        """Labels, splits and times, by role, in the order of the nodes."""
         columns = {}
         for role, rows in self.rows.items():
             if role != "features":
@@ -162,7 +163,7 @@ class OrderedNodes:
 
     @cached_property
     def learnt(self) -> tuple[FeatureColumn, ...]:
-        """What the columns of a table of features become: as in the earlier graph, else by the training rows."""
+        """How the columns of a table of features become features. Taken from the earlier graph if there is one, else decided from the training rows."""
         features, splits, train = self.rows.get("features"), self._others.get("splits"), None
         if not isinstance(features, FeatureTable):
             return ()
@@ -173,7 +174,7 @@ class OrderedNodes:
 
     @cached_property
     def columns(self) -> dict[str, Any]:
-        """Features, labels, splits and times by role; features are reordered as they are read."""
+        """Features, labels, splits and times, by role, in the order of the nodes. Features are reordered when they are read."""
         if "features" not in self.rows:
             return dict(self._others)
         features, order = self.rows["features"], self.orders["features"]
@@ -201,7 +202,7 @@ class OrderedNodes:
         return node_chunks(self.ids.num_nodes, chunk_nodes, *columns, strings=self.ids.strings)
 
     def became(self, role: str, index: int = 0) -> tuple[str, str]:
-        """(number of empty fields, what became of the role's column `index`), for people."""
+        """Describes the role's column `index` for people: returns the number of its empty fields, and how the column is used."""
         values = self.columns[role]
         if role == "features":
             features = self.rows[role]

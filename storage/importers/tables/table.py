@@ -1,4 +1,4 @@
-"""A table in one or several files of text, Parquet or Arrow, read in blocks of rows."""
+"""Reads a table, which is one or several files of text, Parquet or Arrow, in blocks of rows."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,10 +19,10 @@ READ_ROWS = 1 << 20
 
 @dataclass(frozen=True)
 class TableBlock:
-    """Consecutive rows."""
+    """Consecutive rows of a table."""
 
-    table: pa.Table  # the columns that were asked for, named by their indices
-    where: Callable[[int], str]  # the place of a row, "edges.csv: line 7"
+    table: pa.Table  # the requested columns; their names are their indices
+    where: Callable[[int], str]  # returns the place of a row for messages, such as "edges.csv: line 7"
 
 
 class ColumnarFile:
@@ -86,7 +86,7 @@ class _Opened:
             try:
                 reader = pa.ipc.open_file(source)
                 return reader.schema, _arrow_batches(map(reader.get_batch, range(reader.num_record_batches))), None
-            except pa.ArrowInvalid:  # the file is a stream, or no Arrow file
+            except pa.ArrowInvalid:  # the file is an Arrow stream, or is not an Arrow file
                 source.seek(0)
                 stream = pa.ipc.open_stream(source)
                 return stream.schema, _arrow_batches(stream), None
@@ -107,7 +107,8 @@ def _parquet_batches(file: pa_parquet.ParquetFile) -> Callable[[list[str], int],
 def _arrow_batches(batches: Iterator[pa.RecordBatch]) -> Callable[[list[str], int], Iterator[pa.RecordBatch]]:
     def read(names: list[str], rows: int) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            batch.validate(full=True)  # as the Parquet reader does: offsets in a damaged file may point anywhere
+            # the Parquet reader checks this, too: in a damaged file, offsets may point anywhere
+            batch.validate(full=True)
             chosen = batch.select(names)
             yield from (chosen.slice(start, rows) for start in range(0, chosen.num_rows, rows))
 
@@ -115,9 +116,9 @@ def _arrow_batches(batches: Iterator[pa.RecordBatch]) -> Callable[[list[str], in
 
 
 class Table:
-    """Columns by index, 0, 1 … All files have the same columns; rows follow in the order of the files' names.
+    """A table of one or several files. Columns have the indices 0, 1 …. All files have the same columns. Rows are in the order of the files' names.
 
-    DataError for files that are missing, unreadable, or have other columns than the first.
+    Raises DataError for files that are missing, unreadable, or have other columns than the first file.
     """
 
     def __init__(self, path: str | Path, form: TextFormat, endings: tuple[str, ...] = TABLE_ENDINGS) -> None:
@@ -139,18 +140,18 @@ class Table:
 
     @cached_property
     def types(self) -> list[pa.DataType]:
-        """Types of the columns; string for text."""
+        """Types of the columns; in a text file, all are strings."""
         first = self.parts[0]
         return list(first.types) if isinstance(first, ColumnarFile) else [pa.string()] * len(self.names)
 
     @property
     def type_names(self) -> list[str]:
-        """Types of the columns, for people."""
+        """Types of the columns, in a form for people."""
         return ["text" if self.is_text else str(kind) for kind in self.types]
 
     @property
     def num_rows(self) -> int | None:
-        """None if the files do not say it."""
+        """Number of rows; None if the files do not state it."""
         counts = [part.num_rows for part in self.parts if isinstance(part, ColumnarFile)]
         return None if self.is_text or None in counts else sum(count or 0 for count in counts)
 
@@ -170,7 +171,7 @@ class Table:
         hashes: bool = False,
         rows: int = READ_ROWS,
     ) -> Iterator[TableBlock]:
-        """The rows. Text is read with these types (see `TextTable.blocks`); other files keep their types."""
+        """Yields the rows of these columns. A text file is read with the given types (see `TextTable.blocks`); other files keep their types."""
         for part in self.parts:
             if isinstance(part, ColumnarFile):
                 yield from part.blocks(list(columns), rows)
@@ -188,7 +189,7 @@ class Table:
         required: bool = False,
         hashes: bool = False,
     ) -> pa.Table:
-        """These columns as a whole. Text gets the first of these types that fits all values; if none fits, raises the DataError of the last."""
+        """Returns these columns as one table. A text file's columns get the first of `kinds` that fits all values. If none fits, raises the last DataError."""
         for kind in kinds:
             try:
                 asked = dict.fromkeys(places, kind)

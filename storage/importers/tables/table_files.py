@@ -1,4 +1,4 @@
-"""The files of a table: one file, a folder of part files, or a glob; local or at an fsspec URL; plain or compressed."""
+"""Finds and opens the files of a table. A table is one file, a folder of part files, or a glob. Files are local or at an fsspec URL, plain or compressed."""
 
 import lzma
 import re
@@ -16,7 +16,8 @@ from graphmill.storage.filesystem.filesystem_errors import one_line, one_line_er
 from graphmill.storage.filesystem.urls import is_local, split_url
 from graphmill.storage.importers.tables.edge_list_options import ENDINGS_SAID, TABLE_ENDINGS
 
-UNREADABLE = (pa.ArrowException, OSError, EOFError, lzma.LZMAError, UnicodeDecodeError)  # the last from column names
+# UnicodeDecodeError comes from column names
+UNREADABLE = (pa.ArrowException, OSError, EOFError, lzma.LZMAError, UnicodeDecodeError)
 _CODECS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
 
 
@@ -24,7 +25,7 @@ _CODECS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
 class TableFile:
     """One file of a table."""
 
-    name: str  # in messages
+    name: str  # the file's name in messages
     filesystem: fsspec.AbstractFileSystem
     path: str
 
@@ -38,7 +39,7 @@ class TableFile:
             return int(self.filesystem.size(self.path))
 
     def source(self) -> Any:
-        """The path or file object from which Arrow reads."""
+        """Returns the path or the file object from which Arrow reads."""
         if is_local(self.filesystem):
             return self.path
         with one_line_errors(self.name, "open this file", DataError):
@@ -46,7 +47,7 @@ class TableFile:
 
     @contextmanager
     def opened(self) -> Iterator[IO[bytes]]:
-        """The file's bytes, decompressed. Raises DataError for a file that cannot be read."""
+        """Opens the file's bytes, decompressed. Raises DataError for a file that cannot be read."""
         ending = self.path[self.path.rfind(".") :]
         try:
             source = self.source()
@@ -61,9 +62,10 @@ class TableFile:
 
 
 def table_files(path: str | Path, endings: tuple[str, ...] = TABLE_ENDINGS) -> list[TableFile]:
-    """The file at a path or URL, or the files in a folder or matched by a glob, in the order of their names. Skips files of a folder that begin with `_` or `.`.
+    """Returns the file at a path or URL, or the files in a folder or matched by a glob, in the order of their names. Skips a folder's files whose names begin
+    with `_` or `.`.
 
-    Raises DataError for a file that is missing or of another kind, and for files of two kinds.
+    Raises DataError for a file that is missing or of an unknown kind, and for files of two kinds.
     """
     name = str(path)
     filesystem, place = split_url(name)
@@ -93,7 +95,7 @@ def table_files(path: str | Path, endings: tuple[str, ...] = TABLE_ENDINGS) -> l
 
 
 def _in_order(path: str) -> list[tuple[int, str]]:
-    """A sort key by which part-2 comes before part-10."""
+    """Returns a sort key that puts part-2 before part-10."""
     return [(int(each), "") if each.isdecimal() else (-1, each) for each in re.split("([0-9]+)", path)]
 
 

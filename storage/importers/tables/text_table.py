@@ -1,8 +1,8 @@
-"""One file of text, read in blocks of whole lines: CSV, TSV, and columns between blanks, plain or compressed.
+"""Reads one text file in blocks of whole lines. The file is CSV, TSV, or has columns between blanks (spaces or tabs). It may be compressed.
 
-Real files have a byte order mark, comments (lines that begin with `#` or `%`), blank lines, and runs of blanks as one delimiter. The caller gives the types for
-the whole file. Each line is a row; quotes that are not closed on their line are plain characters. Errors name the line that does not fit. A block is first
-parsed unchanged, and cleaned only if that fails.
+Real files have a byte order mark, comments (lines that begin with `#` or `%`), blank lines, and runs of blanks that mean one delimiter. The caller gives the
+column types for the whole file. Each line is a row. A quote that is not closed on its line is a plain character. Errors name the line that does not fit. A
+block is first parsed unchanged. Only if that fails, it is cleaned and parsed again.
 """
 
 import csv
@@ -26,7 +26,7 @@ from graphmill.storage.importers.tables.table_files import TableFile
 _READ_BYTES = 8 << 20
 _MAX_LINE_BYTES = 8 << 20
 _BOM = b"\xef\xbb\xbf"
-_COMMENT = re.compile(rb"^[ \t]*(?!#N/A\b)[#%][^\n]*(?:\n|\Z)", re.MULTILINE)  # a first field #N/A begins a row
+_COMMENT = re.compile(rb"^[ \t]*(?!#N/A\b)[#%][^\n]*(?:\n|\Z)", re.MULTILINE)  # a first field #N/A is a value
 _BLANK = re.compile(rb"^[ \t\r]*(?:\n|\Z)", re.MULTILINE)
 _BLANKS = " \t"
 _FIELD_MARKS = "\t,; |"  # delimiters that cannot be a part of a number
@@ -37,33 +37,34 @@ class FieldError(DataError):
 
     def __init__(self, message: str, place: int, field: str) -> None:
         super().__init__(message)
-        self.place, self.field = place, field  # the column's index, the field's text
+        self.place, self.field = place, field  # the index of the column, and the text of the field
 
 
 @dataclass(frozen=True)
 class TextFormat:
-    """The format of text, the same for all files of a table."""
+    """The format of a table's text files; all files of the table have the same format."""
 
     is_row: Callable[
         [list[str]], bool | None
-    ]  # whether the first line's fields are values; None: they may also be column names
+    ]  # a function: whether the first line's fields are values (None: they may also be column names)
     option: str  # name of the option `header` in messages
     header: bool | None = None  # whether column names come first; None: `is_row` decides
-    delimiter: str | None = None  # one character; None: the first of tab, comma, semicolon and space in the first line
-    preamble: int = 0  # number of lines after the first comments that are not part of the table
+    # one character; None: tab, comma, semicolon or space, the first of these that the first line has
+    delimiter: str | None = None
+    preamble: int = 0  # number of lines after the first comments that do not belong to the table
 
 
 @dataclass(frozen=True)
 class TextBlock:
-    """Consecutive rows."""
+    """Consecutive rows of a file."""
 
-    table: pa.Table  # the columns that were asked for, named by their indices
-    line_of: Callable[[int], int]  # the file's line, from 1, of a row in this block
+    table: pa.Table  # the requested columns; their names are their indices
+    line_of: Callable[[int], int]  # returns the number, from 1, of the file's line that holds a row of this block
 
 
 @dataclass(frozen=True)
 class _Asked:
-    """Which columns and lines a reader takes."""
+    """The columns that a reader requests, and the kinds of lines that it skips."""
 
     columns: Mapping[int, pa.DataType]
     required: bool
@@ -71,7 +72,7 @@ class _Asked:
     comments: bool  # whether lines that begin with # or % are comments
 
     def is_passed_over(self, line: bytes) -> bool:
-        """Whether the line is no row."""
+        """Whether the line is skipped because it is not a row."""
         return bool(self.comments and _COMMENT.match(line)) or (self.skip_blank and not line.strip())
 
 
@@ -84,8 +85,8 @@ class _Parsed:
 
 
 class TextTable:
-    """A text file with the same number of fields in each line. DataError for a file that cannot be read, and for a first line that contradicts the format's
-    `header`."""
+    """A text file with the same number of fields in each line. Raises DataError for a file that cannot be read, and for a first line that contradicts the
+    format's `header`."""
 
     def __init__(self, file: TableFile, form: TextFormat) -> None:
         self.file, self.path = file, file.name
@@ -97,7 +98,7 @@ class TextTable:
             return
         self._first_line, self._start, text = lines[preamble]
         mark = delimiter or next((mark for mark in "\t,; " if mark in text.strip(_BLANKS)), ",")
-        # A run of blanks is one delimiter. Runs of tabs alone may also enclose empty fields, in a file with column names.
+        # A run of blanks is one delimiter. But in a file with column names, two tabs in a row may enclose an empty field.
         ragged = mark in _BLANKS and re.search(r"[ \t]{2}|^[ \t]|[ \t]$", text) is not None
         self._delimiter, self._runs = mark, mark == " " or (delimiter is None and ragged)
         fields = self._fields(text, self._first_line)
@@ -109,7 +110,8 @@ class TextTable:
         if self.has_header:
             self._first_line += 1
             self._start += len(text.encode()) + 1
-        self._dirty = False  # after a block that had to be cleaned, the next blocks are cleaned at once
+        # after a block that had to be cleaned, the next blocks are cleaned before their first parse
+        self._dirty = False
 
     def blocks(
         self,
@@ -120,15 +122,15 @@ class TextTable:
         num_threads: int = 1,
         hashes: bool = False,
     ) -> Iterator[TextBlock]:
-        """The rows, block by block; the file's columns have the names 0, 1 …
+        """Yields the rows, one block after another. The file's columns have the names 0, 1 …
 
-        `required`: no field of these columns may be empty. `skip_blank`: blank lines are no rows; otherwise each is a row of empty fields, except before column
-        names, at the end of the file and, if fields are required, before the first row. `hashes`: a row may begin with `#` or `%`, so only lines above the
-        first row are comments. DataError names the first line that does not fit. A file without lines gives no block.
+        `required`: no field of these columns may be empty. `skip_blank`: blank lines are skipped. Otherwise a blank line is a row of empty fields, except
+        before column names, at the end of the file and, if fields are required, before the first row. `hashes`: a row may begin with `#` or `%`, so only
+        lines above the first row are comments. Raises a DataError that names the first line that does not fit. A file without lines gives no block.
         """
         if not self.names:
             return
-        # If the first column is text that is not read, a row may begin like a comment.
+        # If the first column is text and is not read, a row may begin like a comment.
         asked = _Asked(columns, required, skip_blank, comments=not hashes and (self._runs or 0 in columns))
         from_top = not (self.has_header or required or skip_blank)
         line, start = self._top if from_top else (self._first_line, self._start)
@@ -144,7 +146,7 @@ class TextTable:
 
     def _parse(self, asked: _Asked, raw: bytes) -> _Parsed:
         problem = ""
-        # Comments and blanks would parse as text.
+        # In a column of text, comments and blanks would be parsed as values.
         dirty = self._dirty or any(map(pa.types.is_string, asked.columns.values()))
         for cleaned in (True,) if dirty else (False, True):
             try:
@@ -152,7 +154,7 @@ class TextTable:
             except (pa.ArrowException, UnicodeDecodeError) as error:
                 problem = str(error)
                 continue
-            # If runs of blanks are delimiters, an empty field may come from a run.
+            # If a run of blanks is one delimiter, an empty field may be an error of parsing such a run.
             whole = asked.required or (self._runs and not cleaned)
             if not whole or not any(map(_has_hole, table.columns)):
                 self._dirty = cleaned
@@ -168,7 +170,7 @@ class TextTable:
             return pa.table({name: array_from_numpy(numbers[int(name)]) for name in asked})
         num_lines = text.count(b"\n") + (not text.endswith(b"\n"))
         try:
-            # A quoted field may contain line breaks for this parser, up to the end of the block.
+            # For this parser a quoted field may contain line breaks, so one open quote could swallow the rest of the block.
             if (table := self._read(text, asked, '"')).num_rows == num_lines:
                 return table
         except (pa.ArrowException, UnicodeDecodeError):
@@ -206,7 +208,7 @@ class TextTable:
         return _BLANK.sub(b"", raw) if asked.skip_blank else raw
 
     def _raw_blocks(self, start: int) -> Iterator[bytes]:
-        """The file from byte `start` on, in blocks that end with a line that is not blank."""
+        """Yields the file from byte `start` on, in blocks that end with a line that is not blank."""
         rest = b""
         with self.file.opened() as stream:
             stream.read(self._bom + start)
@@ -232,8 +234,8 @@ class TextTable:
             yield rest
 
     def _first_lines(self, count: int) -> tuple[list[tuple[int, int, str]], tuple[int, int], int]:
-        """((number, offset, text) of the first lines that are neither blank nor comments, (number, offset) of the first line that is no comment, length of the
-        byte order mark)."""
+        """Returns three values: (number, offset, text) of each of the first lines that are neither blank nor comments; (number, offset) of the first line that
+        is not a comment; the length of the byte order mark."""
         with self.file.opened() as stream:
             head = stream.read(_MAX_LINE_BYTES)
         bom = len(_BOM) if head.startswith(_BOM) else 0
@@ -277,7 +279,8 @@ class TextTable:
                     f"{where}: cannot tell column names from a row in {first_row}; set {form.option} True or False"
                 )
             return not is_row
-        numbered = fields == [str(index) for index in range(len(fields))]  # pandas' names for columns without names
+        # names that pandas writes for unnamed columns
+        numbered = fields == [str(index) for index in range(len(fields))]
         if form.header and is_row and not numbered:
             raise DataError(f"{where}: expected column names, found a row: {first_row}; set {form.option} False")
         if not form.header and is_row is False:
@@ -285,7 +288,7 @@ class TextTable:
         return form.header
 
     def _located(self, parsed: _Parsed, line: int, asked: _Asked) -> DataError:
-        """The error of the first line in a block that does not fit."""
+        """Returns the error for the first line in a block that does not fit."""
         lines = parsed.raw.removesuffix(b"\n").split(b"\n")
         open_quote = ""
         for number, raw in enumerate(lines, line):
@@ -326,13 +329,13 @@ def _whole_numbers(text: bytes, delimiter: str, num_fields: int) -> np.ndarray |
 
 
 def _line_of(asked: _Asked, raw: bytes, line: int, row: int) -> int:
-    """The line number of a row in a cleaned block that begins at `line`."""
+    """Returns the line number of a row in a cleaned block that begins at line number `line`."""
     rows = (number for number, text in enumerate(raw.split(b"\n"), line) if not asked.is_passed_over(text))
     return next(itertools.islice(rows, row, None), line)
 
 
 def _has_hole(column: pa.ChunkedArray) -> bool:
-    """Whether a field is empty. In text only "" is empty, since `NA` may be a name."""
+    """Whether some field is empty. In a column of text only "" is empty, because `NA` may be a name."""
     if pa.types.is_string(column.type):
         return bool(pc.any(pc.equal(pc.binary_length(column), 0)).as_py())
     return column.null_count > 0
@@ -343,7 +346,7 @@ def _has_open_quote(line: bytes) -> bool:
 
 
 def _misfit(field: str, kind: pa.DataType, required: bool) -> str | None:
-    """Why a field does not have this type; None if it does."""
+    """Explains why a field does not have this type. Returns None if it does."""
     if not field or (field in NULLS and not pa.types.is_string(kind)):
         return f"expected a value, found {repr(field) if field else 'an empty field'}" if required else None
     if pa.types.is_integer(kind) and not re.fullmatch("-?[0-9]+", field):

@@ -1,7 +1,8 @@
-"""Knowledge graphs: triples (head, relation, tail) in train.txt, valid.txt and test.txt, the form in which FB15k-237 and WN18RR are published.
+"""Reads knowledge graphs: triples (head, relation, tail) in train.txt, valid.txt and test.txt. FB15k-237 and WN18RR are published in this form.
 
-A line is three strings between tabs. A triple becomes two edges: head to tail with relation r, and tail to head with the inverse relation r + num_relations.
-So a link is predicted from either end by its source and relation (Lacroix et al., ICML 2018, section 4), and samplers, which follow in-edges, reach both ends.
+A line has three strings, separated by tabs. A triple becomes two edges: head to tail with relation r, and tail to head with the inverse relation
+r + num_relations. So a link can be predicted from either end by its source and relation (Lacroix et al., ICML 2018, section 4), and samplers, which follow
+in-edges, reach both ends.
 """
 
 import re
@@ -22,18 +23,18 @@ from graphmill.storage.importers.tables.edge_list_options import TEXT_ENDINGS
 from graphmill.storage.importers.tables.table_files import table_files
 from graphmill.storage.ingestion.string_ids import StringIds, id_strings
 
-INVERSE = "inverse of "  # before a relation's name
+INVERSE = "inverse of "  # prefix of the name of an inverse relation
 _HEADERS = ([b"head", b"relation", b"tail"], [b"subject", b"predicate", b"object"], [b"h", b"r", b"t"])
 _COLUMNS = ("head", "relation", "tail")
 
 
 def read_triples(folder: str | Path, scratch: str | None = None, *, drop_repeated: bool = False) -> ArrayGraph:
-    """The graph of train.txt. The triples of valid.txt and test.txt, if these exist, are held out.
+    """Reads the graph in train.txt. The triples in valid.txt and test.txt, if these files exist, become held-out links.
 
-    Files may be compressed. Fields stand between tabs or, if the first line has no tab, between blanks. In OpenKE's form, entity2id.txt and relation2id.txt
-    have a name and a number in each line, and train2id.txt … have head, tail and relation by number. Otherwise entities and relations are numbered in order
-    of appearance. `scratch`: a folder for the entities' names; None: the system's. `drop_repeated`: see `knowledge_graph`. Raises DataError, with the file,
-    for a line that is no triple.
+    Files may be compressed. Fields are separated by tabs or, if the first line has no tab, by blanks. In OpenKE's form, entity2id.txt and relation2id.txt
+    have a name and a number in each line, and train2id.txt … have the numbers of head, tail and relation. Otherwise entities and relations are numbered in
+    the order of their appearance. `scratch`: a folder for the entities' names (None: the system's temporary folder). `drop_repeated`: see
+    `knowledge_graph`. Raises DataError, with the file, for a line that is not a triple.
     """
     folder = Path(folder)
     entities, relations = _mapped(folder, "entity", scratch), _mapped(folder, "relation", scratch)
@@ -69,7 +70,7 @@ def read_triples(folder: str | Path, scratch: str | None = None, *, drop_repeate
 
 
 def _file(folder: Path, name: str) -> Path | None:
-    """The file of this name with any ending of text; None if there is none. Raises DataError for two."""
+    """Returns the file with this name and any ending for text; None if there is none. Raises DataError if there are two."""
     files = [folder / (name + ending) for ending in TEXT_ENDINGS if (folder / (name + ending)).exists()]
     if len(files) > 1:
         raise DataError(f"{folder}: expected one file of {name}, found {files[0].name} and {files[1].name}; remove one")
@@ -77,7 +78,7 @@ def _file(folder: Path, name: str) -> Path | None:
 
 
 def _mapped(folder: Path, noun: str, scratch: str | None) -> StringIds | None:
-    """The names in entity2id.txt or relation2id.txt by number; None without the file. Raises DataError unless the numbers are 0, 1, 2 … once each."""
+    """Reads the names in entity2id.txt or relation2id.txt, by number; None without the file. Raises DataError unless the numbers are 0, 1, 2 …, each once."""
     if (path := _file(folder, f"{noun}2id")) is None:
         return None
     table = _table(path, ("name", "id"), skip=1)
@@ -104,10 +105,10 @@ def knowledge_graph(
     entities: StringIds | None = None,
     drop_repeated: bool = False,
 ) -> ArrayGraph:
-    """The graph of triples by number: int64 [3, m] of heads, relations, tails. A repeated triple in one part counts once.
+    """Makes the graph of triples that are numbers: int64 [3, m] of heads, relations, tails. A triple that occurs several times in one part counts once.
 
-    `num_nodes` is needed without `entities`. A triple in two parts is kept in both or, if `drop_repeated`, only in the last; the provenance has the number of
-    such triples. Raises DataError for arrays that are no triples, and for a relation without a name.
+    `num_nodes` is needed if `entities` is not given. A triple that occurs in two parts is kept in both or, with `drop_repeated`, only in the last part. The
+    provenance has the number of such triples. Raises DataError for arrays that are not triples, and for a relation without a name.
     """
     count, parts = len(relations), {}
     names = (*relations, *(INVERSE + each for each in relations))
@@ -156,13 +157,13 @@ def knowledge_graph(
 
 
 def _both_ways(triples: np.ndarray, num_relations: int) -> np.ndarray:
-    """int64 [3, 2m]: sources, relations and destinations of the triples and their inverses."""
+    """Returns sources, relations and destinations of the triples and of their inverses, int64 [3, 2m]."""
     head, relation, tail = triples
     return np.concatenate([triples, np.stack([tail, relation + num_relations, head])], axis=1)
 
 
 def _repeated(parts: dict[str, np.ndarray], *, drop: bool) -> int:
-    """The number of triples in two parts. If `drop`, `parts` keeps them only in the last part, so that no scored triple is trained on."""
+    """Counts the triples that occur in two parts. With `drop`, keeps them only in the last of the parts, so that no evaluated triple is used in training."""
     count = 0
     splits = list(parts)
     for place, split in enumerate(splits):
@@ -178,7 +179,7 @@ def _repeated(parts: dict[str, np.ndarray], *, drop: bool) -> int:
 
 
 def _read(path: Path, skip: int = 0, kind: pa.DataType | None = None) -> list[pa.Array]:
-    """The three columns in file order, with this type (None: strings, none empty)."""
+    """Reads the three columns, in the order of the file, with this type. None: strings, none of which may be empty."""
     table = _table(path, _COLUMNS, skip)
     try:
         if kind is not None:
@@ -191,7 +192,7 @@ def _read(path: Path, skip: int = 0, kind: pa.DataType | None = None) -> list[pa
 
 
 def _table(path: Path, names: Sequence[str], skip: int = 0) -> pa.Table:
-    """Columns of text between tabs, or between blanks if the first line has no tab. Skips the first `skip` lines, such as a count."""
+    """Reads columns of text that are separated by tabs, or by blanks if the first line has no tab. Skips the first `skip` lines, such as a count."""
     (file,) = table_files(path)
     with file.opened() as stream:
         text = stream.read()

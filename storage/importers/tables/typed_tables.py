@@ -1,4 +1,4 @@
-"""A typed graph from tables: a YAML file names a table (Parquet, Arrow or text) for each node type and each relation.
+"""Reads a typed graph from tables. A YAML file names a table (Parquet, Arrow or text) for each node type and each relation.
 
     nodes:
       paper: {file: papers.csv, id: paper_id, features: papers.npy, label: venue, split: part}
@@ -8,7 +8,7 @@
       - {source: author, relation: writes, target: paper, file: writes.csv, src: author_id, dst: paper_id, weight: share}
     features_as: ../graphs/papers
 
-Node tables are read into memory; `.npy` features are mapped; edges are streamed in batches.
+Node tables are read into memory. `.npy` features are mapped. Edges are streamed in batches.
 """
 
 import re
@@ -41,46 +41,47 @@ from graphmill.storage.importers.tables.node_ids import NodeIds, OrderedNodes, a
 from graphmill.storage.ingestion.string_ids import StringIds
 from graphmill.storage.splits.split_options import SplitOptions
 
-TABLES = "graph.yaml"  # name of the file in a folder
+TABLES = "graph.yaml"  # name of the YAML file in a folder
 _HEADER = "a first line of column names"
-_NAMES = {"labels": "label", "splits": "split", "node_times": "time"}  # options of `NodeTableOptions` by role
+_NAMES = {"labels": "label", "splits": "split", "node_times": "time"}  # maps a role to its option in `NodeTableOptions`
 
 
 @dataclass(frozen=True)
 class NodeTableOptions:
-    """One type of nodes. Files lie in the folder of the YAML file."""
+    """Options of one type of nodes. Paths of files are relative to the folder of the YAML file."""
 
     file: str | None = None
-    """One row per node, with column names."""
+    """Table with one row per node, and with column names."""
     id: str | None = None
-    """Column of ids by which edges name nodes: whole numbers from 0, or strings, each once. Numbers are also the permanent ids; with strings, or without this
-    column, the permanent id is the row number, from 0."""
+    """Column of the ids by which edges refer to nodes: whole numbers from 0, or strings, each once. Numbers are also the permanent ids. With strings, or
+    without this column, the permanent id is the row number, from 0."""
     string_ids: bool | None = None
-    """Whether ids are strings, 007 too; None: they are if Parquet says so, or if not all are whole numbers."""
+    """Whether ids are strings; then 007 is a string, too. None: ids are strings if their type in Parquet is, or if not all are whole numbers."""
     features: str | tuple[str, ...] | None = None
-    """A file of features, with the rows of `file` or a column of ids; or a list of columns of `file` (numbers, lists of numbers, or text, which is categories).
-    With `features_as` it may be left out: then the columns of the earlier type are read."""
+    """A file of features, which has the rows of `file` or a column of ids. Or a list of columns of `file` (numbers, lists of numbers, or text, which means
+    categories). With `features_as` this option may be left out, and then the columns of the earlier type are read."""
     categories: tuple[str, ...] = ()
-    """Columns of features that are categories although they hold numbers."""
+    """Columns of features that hold numbers, but are categories."""
     most_categories: int = 64
-    """A column of up to so many categories becomes a feature for each (one-hot); more categories are hashed to so many features."""
+    """If a column has at most this number of categories, each category becomes a feature (one-hot). Otherwise the categories are hashed to this number of
+    features."""
     embedding_columns: tuple[str, ...] = ()
-    """Columns of categories that become one number each; a model has a trainable row for every category (--data.category_width)."""
+    """Columns of categories that become one number each. A model has a trainable row for every category (--data.category_width)."""
     label: str | None = None
-    """Column: classes from 0 (-1 or empty: none), or real numbers."""
+    """Column of labels: classes from 0 (-1 or empty: no label), or real numbers."""
     label_kind: str = "auto"
-    """class or number; auto: text and whole numbers are classes, also written as floats."""
+    """Kind of labels: class, number, or auto. auto: text and whole numbers, which may be written as floats, are classes."""
     split: str | None = None
-    """Column: train, valid, test or none, or their codes 1, 2, 3 and 0."""
+    """Column of the split: train, valid, test or none, or their codes 1, 2, 3 and 0."""
     time: str | None = None
-    """Column of whole numbers, or dates."""
+    """Column of times: whole numbers, or dates."""
     count: int | None = None
-    """Number of nodes, if no table says it."""
+    """Number of nodes, if there is no table of nodes."""
 
 
 @dataclass(frozen=True)
 class EdgeTableOptions:
-    """One relation."""
+    """Options of one relation."""
 
     source: str
     relation: str
@@ -88,24 +89,24 @@ class EdgeTableOptions:
     file: str
     src: str = "src"
     dst: str = "dst"
-    """Columns of ids of nodes; in a file without header, the first two columns."""
+    """Columns of the ids of source and target nodes. In a file without header, the first two columns."""
     weight: str | None = None
-    """Column of weights."""
+    """Column of edge weights."""
     features: tuple[str, ...] = ()
-    """Columns of numbers, or in Parquet one column of lists."""
+    """Columns of edge features: columns of numbers, or in Parquet one column of lists."""
     time: str | None = None
-    """Column of whole numbers, or dates; None: if nodes have times, an edge is as old as the younger of its ends."""
+    """Column of times: whole numbers, or dates. None: if nodes have times, an edge gets the later of the times of its two ends."""
     header: bool | None = None
-    """Whether a text file starts with column names; None: it does if its first two fields are not numbers."""
+    """Whether the first line of a text file has column names. None: it does if its first two fields are not numbers."""
     undirected_once: bool = False
-    """The file gives each edge in one direction, and ingestion adds the reverse. For a relation within one type."""
+    """The file gives each edge in one direction, and ingestion adds the reverse. Only for a relation within one type."""
 
 
 def typed_tables(path: str | Path, scratch: str | None = None, features_as: str | None = None) -> TypedSource:
-    """The typed graph that a YAML file, or `graph.yaml` in a folder, describes. `scratch`: a folder for ids that are strings; None: the system's.
-    `features_as`: a stored graph whose categories, means and class names the tables reuse, unless the file names one.
+    """Reads the typed graph that a YAML file, or `graph.yaml` in a folder, describes. `scratch`: a folder for ids that are strings (None: the system's
+    temporary folder). `features_as`: a stored graph whose categories, means and class names the tables reuse, unless the YAML file names such a graph.
 
-    Errors: ConfigError, with the line, for a mistake in the YAML file; DataError for tables that are missing, malformed, or do not fit each other.
+    Raises ConfigError, with the line, for a mistake in the YAML file, and DataError for tables that are missing, malformed, or do not match each other.
     """
     file = tables_file(path)
     node_options, edge_options, own = read_tables(file)
@@ -133,12 +134,12 @@ def typed_tables(path: str | Path, scratch: str | None = None, features_as: str 
 
 
 def tables_file(path: str | Path) -> Path:
-    """The YAML file at `path`, or in the folder `path`."""
+    """Returns `path`, or the YAML file in it if `path` is a folder."""
     return Path(path) / TABLES if Path(path).is_dir() else Path(path)
 
 
 class TableNodes:
-    """The nodes of one type, in the order of ascending ids; in the table's order if ids are strings."""
+    """The nodes of one type. They are in ascending order of ids, or in the table's order if ids are strings."""
 
     def __init__(
         self,
@@ -207,7 +208,7 @@ class TableNodes:
         return file.features(places, categories, all_named=bool(names))
 
     def with_split(self, split: SplitOptions) -> "TableNodes":
-        """See `SplitSource`. Raises ConfigError if the table has a split."""
+        """Returns a copy with this split, as in `SplitSource`. Raises ConfigError if the table already has a split."""
         if self._options.split is not None:
             raise ConfigError(
                 f"split: expected {split} or the splits of {self.name} in {self._options.file}, got both; leave one of them out"
@@ -219,7 +220,7 @@ class TableNodes:
 
     @property
     def roles(self) -> list[ColumnRole]:
-        """What became of each column in the type's files."""
+        """How each column in the files of this type is used."""
         options, nodes, table = self._options, self._nodes, self._nodes.rows.get("features")
         roles = {options.id: ("id", "", f"{self.ids.num_nodes} nodes")}
         for role, column in (("labels", options.label), ("splits", options.split), ("node_times", options.time)):
@@ -243,7 +244,7 @@ class TableNodes:
 
 
 class TableEdges:
-    """The edges of one relation."""
+    """The edges of one relation, read from a table."""
 
     def __init__(self, folder: Path, options: EdgeTableOptions, source: TableNodes, target: TableNodes) -> None:
         read = EdgeListOptions(
@@ -260,7 +261,7 @@ class TableEdges:
 
     @property
     def roles(self) -> list[ColumnRole]:
-        """The role of each column."""
+        """The role of each column of the table."""
         return self._file.roles
 
     @cached_property
@@ -282,7 +283,7 @@ class TableEdges:
 
 
 def read_tables(file: Path) -> tuple[dict[str, NodeTableOptions], dict[Relation, EdgeTableOptions], str | None]:
-    """(options by type, options by relation, URL of `features_as` or None) in the YAML file. Raises ConfigError, with the line, for anything unexpected."""
+    """Reads the YAML file. Returns options by type, options by relation, and the URL of `features_as` or None. Mistakes raise ConfigError with the line."""
     from graphmill.core.files.plain_yaml import compose_yaml
 
     try:
@@ -331,7 +332,7 @@ def read_tables(file: Path) -> tuple[dict[str, NodeTableOptions], dict[Relation,
 
 
 class _TablesReader:
-    """Typed access to the nodes of a YAML file; every error names the line."""
+    """Reads values with their types from the nodes of a YAML file. Every error names the line."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -340,7 +341,7 @@ class _TablesReader:
         return ConfigError(f"{self._file}: line {node.start_mark.line + 1}: expected {expected}, got {quoted(got)}")
 
     def mapping(self, node: Any, known: tuple[str, ...] | None = None) -> dict[str, Any]:
-        """Values by name."""
+        """Returns the values of a YAML mapping, by name."""
         if node.id != "mapping":
             raise self.wrong(node, "names and values (name: value)", node.value if node.id == "scalar" else "a list")
         values: dict[str, Any] = {}
@@ -358,7 +359,7 @@ class _TablesReader:
         return list(node.value)
 
     def options(self, node: Any, kind: type) -> Any:
-        """An instance of an options class."""
+        """Makes an instance of an options class from a YAML mapping."""
         known = {field.name: field for field in fields(kind)}
         values = {}
         for name, value in self.mapping(node, tuple(known)).items():
@@ -369,7 +370,7 @@ class _TablesReader:
         return kind(**values)
 
     def _value(self, node: Any, kind: str, name: str) -> Any:
-        """A value of the field's type."""
+        """Reads a value with the type of the field."""
         if node.id == "sequence" and "tuple" in kind and {entry.id for entry in node.value} == {"scalar"}:
             return tuple(entry.value for entry in node.value)
         if node.id != "scalar":

@@ -1,4 +1,4 @@
-"""The sparse solver against a dense one: spectra, residuals, orthogonality, repeated eigenvalues, determinism."""
+"""Compares the sparse solver with a dense solver: spectra, residuals, orthogonality, repeated eigenvalues, determinism."""
 
 import networkx
 import numpy as np
@@ -11,7 +11,7 @@ from graphmill.storage.encoding.spectral import fixed_signs, laplacian_modes, sy
 
 @pytest.fixture(autouse=True)
 def _sparse_solver(monkeypatch):
-    """Small graphs also use the sparse solver of large graphs."""
+    """Lets small graphs use the sparse solver, which is otherwise for large graphs."""
     monkeypatch.setattr(graphmill.storage.encoding.spectral, "_DENSE_NODES", 0)
 
 

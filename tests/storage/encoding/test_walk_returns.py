@@ -1,4 +1,4 @@
-"""Return probabilities against powers of the dense matrix."""
+"""Compares return probabilities of random walks with powers of the dense matrix."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,8 @@ from graphmill.storage.encoding.walk_returns import return_probabilities
 @pytest.mark.parametrize("steps", [1, 2, 5, 8])
 def test_diagonals_of_powers(steps):
     rng = np.random.default_rng(0)
-    source, destination = rng.integers(0, 35, 150), rng.integers(0, 40, 150)  # parallel edges, loops, nodes without
+    # with parallel edges, self-loops and nodes without edges
+    source, destination = rng.integers(0, 35, 150), rng.integers(0, 40, 150)
     adjacency = np.zeros((40, 40))
     adjacency[source, destination] = 1
     walk = adjacency / np.maximum(adjacency.sum(1, keepdims=True), 1)

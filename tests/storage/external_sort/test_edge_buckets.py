@@ -1,4 +1,4 @@
-"""The external sort alone: order, columns that move together, splits of oversized buckets, and no file left on the disk."""
+"""Tests the external sort alone: the order, that columns move together, that too large buckets are split, and that no file is left on the disk."""
 
 import os
 from pathlib import Path
@@ -49,7 +49,7 @@ def spill(buckets: EdgeBuckets, edges: SpilledEdges, id_of_row) -> None:
 
 
 def ends(bucket: Bucket) -> tuple[np.ndarray, np.ndarray]:
-    """(new ids of the destinations, source rows)."""
+    """Returns the new ids of the destinations, and the rows of the sources."""
     return (bucket.key >> bucket.row_bits) + bucket.low, bucket.key & ((1 << bucket.row_bits) - 1)
 
 
@@ -102,7 +102,7 @@ def test_buckets_come_out_sorted(
     chunk=st.integers(1, 30),
 )
 def test_reverses_with_sums_are_pygs_to_undirected(tmp_path_factory, edges, cut, max_records, chunk) -> None:
-    """Columns of equal edges are summed, and a self-loop counts twice, as in `torch_geometric.utils.to_undirected` by default."""
+    """Columns of equal edges are summed, and a self-loop counts twice. `torch_geometric.utils.to_undirected` does the same by default."""
     torch = pytest.importorskip("torch")
     utils = pytest.importorskip("torch_geometric.utils")
     buckets = make_buckets(
@@ -114,7 +114,7 @@ def test_reverses_with_sums_are_pygs_to_undirected(tmp_path_factory, edges, cut,
         feature_dim=2,
     )
     pairs = np.asarray(edges, np.int64).reshape(-1, 2)
-    weight = np.arange(len(edges), dtype=np.float32) - 7  # small integers: sums are exact in any order
+    weight = np.arange(len(edges), dtype=np.float32) - 7  # small integers, whose sums are exact in any order
     feature = np.stack([weight * weight, 3 - weight], axis=1)
     for start in range(0, len(edges), chunk):
         some = slice(start, start + chunk)
@@ -165,7 +165,7 @@ def test_ids_beyond_two_to_the_31st(tmp_path: Path) -> None:
         tmp_path / "edges", [0, 2**32, num_nodes], index_dtype=np.dtype(np.int64), max_records=2, expected_edges=10**8
     )
 
-    class Identity:  # the map of new ids, without its 64 GB
+    class Identity:  # stands for the array of new ids, which would take 64 GB
         def __getitem__(self, row: np.ndarray) -> np.ndarray:
             return row
 

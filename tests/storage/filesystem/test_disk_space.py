@@ -1,4 +1,4 @@
-"""The message of a full disk names its host and size."""
+"""The message for a full disk names the host and the size of the disk."""
 
 import shutil
 import socket

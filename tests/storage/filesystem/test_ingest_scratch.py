@@ -1,4 +1,4 @@
-"""Scratch directories: removed after their block, or by the next process if their process was killed, and never while in use."""
+"""A scratch directory is removed after its block. If its process was killed, the next process removes it. A directory in use is never removed."""
 
 import os
 import signal
@@ -27,7 +27,7 @@ def test_a_directory_in_use_stays_and_goes_with_its_block(tmp_path: Path) -> Non
 
 @pytest.fixture
 def orphan(tmp_path: Path) -> Path:
-    """A directory whose process was killed."""
+    """Makes a scratch directory whose process was killed."""
     script = f"""
         import os, signal
         from pathlib import Path
@@ -53,7 +53,7 @@ def test_what_may_not_be_an_orphan_stays(orphan: Path, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     orphan.rename(tmp_path / "elsewhere" / "owned")
     (tmp_path / ".graph.ingest-abcdefgh").symlink_to(tmp_path / "elsewhere" / "owned")
-    (tmp_path / ".graph.ingest-00000000").mkdir()  # its owner may be about to lock it
+    (tmp_path / ".graph.ingest-00000000").mkdir()  # is kept, because its owner may be about to lock it
     (tmp_path / ".graph.ingest-notours").mkdir()
     before = sorted(tmp_path.rglob("*"))
     remove_orphans(tmp_path, ".graph.ingest-")

@@ -20,7 +20,7 @@ def files_with(flag: str = "rr") -> set[str]:
     found, name = set(), ""
     for line in SMAPS.read_text().splitlines():
         head, *flags = line.split()
-        if not head.endswith(":"):  # of a mapping: addresses, …, the file
+        if not head.endswith(":"):  # the first line of a mapping: addresses, …, the file
             name = Path(flags[-1]).name
         elif head == "VmFlags:" and flag in flags:
             found.add(name)

@@ -1,4 +1,4 @@
-"""Messages for a mapped file that changed. Real signals: tests/jobs/test_changed_files.py."""
+"""Tests the messages for a mapped file that changed. tests/jobs/test_changed_files.py tests the real signals."""
 
 import errno
 import os
@@ -40,7 +40,7 @@ def test_a_page_that_the_disk_cannot_read(path: Path, monkeypatch: pytest.Monkey
 def test_only_a_file_that_is_mapped_and_not_replaced_is_blamed(path: Path) -> None:
     remember(str(path))
     os.utime(path, ns=(1, 1))
-    assert why_changed() is None  # it is not mapped
+    assert why_changed() is None  # the changed file is not mapped
     mapped = np.memmap(path, np.uint8, "r")
     with pytest.raises(OSError, match="expected the bytes that its manifest names, found the file changed"):
         check_unchanged()

@@ -1,4 +1,4 @@
-"""Encodings of a stored graph: computed once, the same for any partitions, refused if damaged or of another graph."""
+"""Encodings of a stored graph are computed once and are the same for any partitions. Damaged encodings, and encodings of another graph, are refused."""
 
 import errno
 import hashlib
@@ -46,7 +46,7 @@ def stored(tmp_path: Path):
 
 
 def rows_by_id(graph, name: str) -> np.ndarray:
-    """The encoding's rows in ascending original id."""
+    """Returns the encoding's rows, in ascending order of original ids."""
     partitions = list(graph.partitions(verify=True))
     rows = np.concatenate([partition.encodings[name] for partition in partitions])
     return rows[np.argsort(np.concatenate([partition.original_id for partition in partitions]))]
@@ -73,7 +73,7 @@ TYPES = {
 @pytest.mark.parametrize("options", [LAPLACIAN, RWSE], ids=lambda options: options.name)
 @pytest.mark.parametrize("name", TYPES)
 def test_a_typed_graph_has_the_rows_of_the_plain_graph_of_all_its_nodes_and_edges(name, options, tmp_path):
-    """Byte for byte; kept by prune and by another ingestion, and verified with the other files."""
+    """Rows are equal byte for byte. A prune and another ingestion keep them. They are verified with the other files."""
     sizes, relations = TYPES[name]
     rng, first = np.random.default_rng(0), dict(zip(sizes, np.cumsum([0, *sizes.values()]), strict=False))
     ends = {
@@ -155,7 +155,7 @@ def test_several_side_by_side_and_an_open_graph_keeps_those_of_its_snapshot(stor
     assert "rwse-5" not in partition.encodings
     with pytest.raises(KeyError):
         partition.encodings["rwse-5"]
-    encoded = [encode(graph, options)[0] for options in (LAPLACIAN, RWSE)]  # both from the first snapshot
+    encoded = [encode(graph, options)[0] for options in (LAPLACIAN, RWSE)]  # both begin with the first snapshot
     assert tuple(stored_encodings(encoded[0])) == ("laplacian-6-both_ends",)
     assert tuple(stored_encodings(graph)) == () == tuple(partition.encodings)
     partition = encoded[1].partition(0)
@@ -221,7 +221,7 @@ def test_damage_is_named(stored):
 
 @pytest.mark.parametrize("swapped", [False, True])
 def test_rows_of_other_shapes_are_refused(stored, swapped):
-    """The file of another partition or encoding under this name is refused, although its checksum fits."""
+    """If a file with this name is the file of another partition or encoding, it is refused, although its checksum is right."""
     graph, _ = encode(stored(7, "graph"), RWSE)
     graph, _ = encode(graph, EncodingOptions("rwse", 6))
     sizes = [partition.num_nodes for partition in graph.partitions()]

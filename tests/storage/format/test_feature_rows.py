@@ -1,4 +1,4 @@
-"""Stored rows of features: each layout and type against plain Python in float64, int8 within its bound, and the smallest lossless layout."""
+"""Compares stored rows of features, in each layout and type, with plain Python in float64. Tests the error bound of int8, and the smallest lossless layout."""
 
 import math
 
@@ -63,7 +63,7 @@ def test_int8_is_within_its_bound(numbers):
     found = rows.decode(rows.encode(numbers)).astype(np.float64)
     for got, want in zip(found, numbers.astype(np.float64), strict=True):
         largest = np.abs(want).max()
-        # the rounding of float32; the scale may be subnormal
+        # allows for the rounding of float32, in which the scale may be subnormal
         rounding = 127.5 * (2.0**-149 + 2.0**-23 * largest / 127)
         assert np.abs(got - want).max() <= largest / 254 + rounding
 
@@ -83,7 +83,7 @@ def test_int8_of_one_row_by_hand():
 def test_the_smallest_layout():
     wide = np.zeros((3, 1000), np.float32)
     wide[0, :20], wide[1, 999] = 1, 1
-    assert measured(wide) == FeatureRows(1000, "float32", "indices", 20)  # 40 bytes, 125 in bits
+    assert measured(wide) == FeatureRows(1000, "float32", "indices", 20)  # 40 bytes; the layout `bits` would take 125
     wide[2, :100] = 1
     assert measured(wide) == FeatureRows(1000, "float32", "bits")
     wide[0, 0] = 2
@@ -91,7 +91,7 @@ def test_the_smallest_layout():
     assert measured(wide, "int8") == FeatureRows(1000, "int8")
     wide[2] = 3
     assert measured(wide) == FeatureRows(1000, "float32")
-    minus = np.array([[0.0, -0.0, 1.0]], np.float32)  # neither 0 nor 1
+    minus = np.array([[0.0, -0.0, 1.0]], np.float32)  # -0 counts as neither 0 nor 1
     assert measured(minus).layout == "dense"
 
 

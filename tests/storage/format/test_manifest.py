@@ -1,4 +1,4 @@
-"""Manifests: written manifests are read back, everything else is refused."""
+"""Written manifests are read back unchanged. Every other text is refused."""
 
 import json
 from collections.abc import Callable
@@ -51,7 +51,7 @@ def make_manifest(**facts) -> Manifest:
 
 
 def with_encoding(manifest: Manifest) -> Manifest:
-    """Its rows were stored by a later snapshot."""
+    """A manifest with an encoding, whose rows were stored by a later snapshot."""
     names = [f"{partition_dir(p)}/encodings/rwse-5.arrow" for p in range(manifest.num_partitions)]
     files = {name: FileEntry(7, "2" * 64, f"data/000002-00000000/{name}") for name in names}
     return replace(manifest, encodings={"rwse-5": EncodingEntry(1, files, {"seconds": "3"})})
@@ -119,7 +119,7 @@ Change = Callable[[dict[str, Any]], object]
 
 
 def table(body: dict[str, Any], where: str) -> dict[str, Any]:
-    """The part of a manifest that `where` names: the manifest itself, the type of nodes, the type of edges, or the encoding."""
+    """Returns the part of a manifest that `where` names: the manifest itself, the type of nodes, the type of edges, or the encoding."""
     inner = {"": body, "nodes": body["node_types"], "edges": body["edge_types"], "encoding": body["encodings"]}[where]
     return inner["rwse-5"] if where == "encoding" else inner[0] if where else inner
 
@@ -141,13 +141,13 @@ def dropping(key: str, where: str = "") -> Change:
 
 
 def adding_file(name: str, entry: object = None, where: str = "", path: str = "") -> Change:
-    """An entry for a file, by default a valid entry of another file."""
+    """A change that adds an entry for a file, by default a valid entry of another file."""
     valid = {"num_bytes": 1, "sha256": "0" * 64, "path": path or f"{FOLDER}/part-00000/nodes.arrow"}
     return lambda body: table(body, where)["files"].__setitem__(name, valid if entry is None else entry)
 
 
 def changing_file(**facts: object) -> Change:
-    """Changes an entry of the manifest; None: removes it."""
+    """A change of an entry in the manifest. None removes the entry."""
 
     def change(body: dict[str, Any]) -> None:
         entry = body["files"][NODES] | facts

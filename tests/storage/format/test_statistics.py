@@ -1,4 +1,4 @@
-"""Statistics of ingested graphs are compared with a slow reference over lists, for any partitions; a manifest's parser refuses wrong ones."""
+"""Compares the statistics of ingested graphs with a slow reference over lists, for any partitions. The manifest's parser refuses wrong statistics."""
 
 import hashlib
 import json
@@ -42,9 +42,9 @@ from tests.stored_files import newest_manifest
 
 @st.composite
 def cases(draw: st.DrawFn) -> tuple[ListedGraph, IngestOptions, IngestOptions]:
-    """A graph, and two ways to store its partitions."""
+    """Draws a graph, and two ways to divide it into partitions."""
     graph = draw(listed_graphs())
-    if draw(st.booleans()):  # symmetric with some chance
+    if draw(st.booleans()):  # some of the graphs are symmetric
         edges = graph.edges_listed
         columns = {
             name: None if values is None else values + values
@@ -122,7 +122,7 @@ def spread(values: list[int]) -> CountStatistics:
 
 
 def reference(graph: ListedGraph, rows: dict[int, NodeRow], options: IngestOptions) -> GraphStatistics:
-    """The statistics from lists, counters and float64."""
+    """Computes the statistics with lists, counters and float64."""
     edges = [(edge.other_end, node) for node, row in rows.items() for edge in row.in_edges]
     out = Counter(u for u, _ in edges)
     in_edges = {node: row.in_edges for node, row in rows.items()}
@@ -141,7 +141,7 @@ def reference(graph: ListedGraph, rows: dict[int, NodeRow], options: IngestOptio
     weights = [edge.weight for row in rows.values() for edge in row.in_edges if edge.weight is not None]
 
     def by_weight(training: set[int]) -> float | None:
-        """The share of the weight of training edges with ends of one label."""
+        """Returns the total weight of training edges whose two ends have the same label, as a share of the weight of all training edges."""
         both = [(edge, node) for node, row in rows.items() for edge in row.in_edges if node in training]
         both = [(edge, node) for edge, node in both if edge.other_end in training and edge.other_end != node]
         total = sum(edge.weight for edge, _ in both) if weights and min(weights) >= 0 else 0
@@ -231,7 +231,7 @@ def test_features_that_are_not_finite_are_counted_and_left_out() -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int8"])
 def test_columns_are_measured_on_the_training_rows_of_each_set(dtype: str) -> None:
-    """Over all rows if a set has no training row, or there is no set; for any partitions and chunks."""
+    """If a split set has no training row, or there is no split set, all rows are measured. Partitions and chunks do not matter."""
     rng = np.random.default_rng(3)
     rows, split = rng.normal(2, 3, (50, 3)).round(2), rng.choice(4, (50, 3))
     rows[rng.random((50, 3)) < 0.3] = 0
@@ -294,7 +294,7 @@ def test_weights_that_differ_between_an_edge_and_its_reverse_are_seen_though_the
 
 
 def test_homophily_by_weight_is_where_weights_are_at_least_0() -> None:
-    """The least weight; unknown if a weight is infinite."""
+    """Also tests the smallest weight, which is unknown if a weight is infinite."""
     graph = ListedGraph(
         4, [(0, 1), (2, 3), (0, 2), (1, 1)], weight=[3.0, 2.0, 15.0, 99.0], label=[0, 0, 1, 1], num_classes=2
     )
@@ -417,7 +417,7 @@ def test_histogram_bins_are_powers_of_two() -> None:
 
 
 def paths(value: object, prefix: tuple = ()) -> list[tuple]:
-    """The paths of all values in a JSON value."""
+    """Returns the paths of all values inside a JSON value."""
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     return [prefix, *[path for key, item in inner for path in paths(item, (*prefix, key))]]
 
@@ -452,7 +452,8 @@ def test_no_field_takes_what_it_cannot_be(wrong: object, manifest_text: str) -> 
         fits = {"mean": (-1, 2**63, 1.5), "deviation": (2**63, 1.5)}
         if "columns" in str(path[:-1]) and wrong in fits.get(path[-1], ()):
             continue
-        if path[-1] in ("columns", "edge_columns") and wrong == []:  # there are too many
+        if path[-1] in ("columns", "edge_columns") and wrong == []:
+            # valid, because it means that there are too many columns
             continue
         with pytest.raises(FormatError, match="field"):
             _ = parse_manifest(json.dumps(changed), "graph/manifest.json").measured

@@ -1,4 +1,4 @@
-"""Held-out links: their choice, that no edge of the stored graph is one, and that files hold the given links."""
+"""Tests how links are held out, that no edge of the stored graph is a held-out link, and that files hold the given links."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -21,12 +21,12 @@ HALF = LinkSplitOptions(valid=0.2, test=0.3, seed=1)
 
 
 def edges_of(graph: StoredGraph) -> set[tuple[int, int]]:
-    """(source, destination) of every stored edge, by permanent ids."""
+    """Returns (source, destination) of every stored edge, as permanent ids."""
     return {(edge.other_end, node) for node, row in stored_graph(graph).items() for edge in row.in_edges}
 
 
 def links_of(graph: StoredGraph) -> list[tuple[int, int, int, int, tuple[int, ...]]]:
-    """(split, is it a link?, source, destination, its negatives) of all partitions, sorted; nodes by their rows in the source."""
+    """Returns (split, whether it is a link, source, destination, negatives of this link) from all partitions, sorted. Nodes are named by rows in the source."""
     rows = []
     for partition in graph.partitions(verify=True):
         links = partition.links
@@ -62,7 +62,7 @@ def test_a_held_out_pair_is_no_edge_in_any_direction(tmp_path: Path, undirected:
     held = {frozenset((u, v)) for _, _, u, v, _ in links}
     assert not held & edges
     assert held | edges == given
-    # Shares are near the options, and each split is a pure function of the pair.
+    # Shares are near the shares in the options. The split of a pair is a pure function of the pair.
     assert 0.4 < len(held) / len(given) < 0.6
     for split, is_link, u, v, negatives in links:
         assert is_link == 1
@@ -75,7 +75,7 @@ def test_a_held_out_pair_is_no_edge_in_any_direction(tmp_path: Path, undirected:
     assert stored is not None
     assert stored.positives[SPLIT_VALID] == sum(link[0] == SPLIT_VALID for link in links)
     assert stored.positives[SPLIT_TEST] == sum(link[0] == SPLIT_TEST for link in links)
-    # Ingestion measures only the remaining edges.
+    # Ingestion measures only the edges that are not held out.
     assert graph.manifest.measured.in_degree.total == graph.num_edges
 
 
@@ -87,7 +87,7 @@ def test_partitions_seeds_and_shares(tmp_path: Path) -> None:
         found[name] = (links_of(graph), graph.manifest.links)
     assert found["one"] == found["five"]
     assert found["one"][0] != found["seed"][0]
-    # A larger share keeps the links of the test split.
+    # With a larger share, the links of the test split stay in it.
     one, more = (
         split_of_edges(np.arange(1000), np.arange(1000)[::-1] + 1000, s) for s in (HALF, replace(HALF, valid=0.4))
     )
@@ -112,7 +112,7 @@ def test_given_links_are_stored_as_they_are(tmp_path: Path) -> None:
     ingest(given_graph(EDGES, some_links()), str(tmp_path / "g"), IngestOptions(num_partitions=3, undirected=True))
     graph = open_graph(str(tmp_path / "g"))
     assert links_of(graph) == [
-        (SPLIT_VALID, 1, 6, 0, (1, 2, 3)),  # its negatives belong to node 6
+        (SPLIT_VALID, 1, 6, 0, (1, 2, 3)),  # the negatives of this link belong to node 6
         (SPLIT_VALID, 1, 7, 9, (4, 5, 6)),
         (SPLIT_TEST, 0, 1, 9, ()),
         (SPLIT_TEST, 0, 2, 8, ()),
@@ -157,7 +157,7 @@ def test_a_damaged_file_is_one_line(tmp_path: Path) -> None:
     (path,) = (tmp_path / "g").rglob("links.arrow")
     content = bytearray(path.read_bytes())
     place = content.find(np.array([6, 7], np.int64).tobytes())
-    if place < 0:  # rows are in canonical order
+    if place < 0:  # the rows of the links are in canonical order
         place = content.find(np.int64(6).tobytes() + np.int64(7).tobytes())
     content[place] = 200
     path.write_bytes(bytes(content))
@@ -179,6 +179,6 @@ def test_no_links_no_file(tmp_path: Path) -> None:
 
 
 def test_train_links_may_be_edges(tmp_path: Path) -> None:
-    """Only validation and test are held out."""
+    """Only links for validation and test are held out."""
     ingest(given_graph(EDGES, Links.of([0], [1], SPLIT_TRAIN)), str(tmp_path / "g"))
     assert links_of(open_graph(str(tmp_path / "g"))) == [(SPLIT_TRAIN, 1, 0, 1, ())]

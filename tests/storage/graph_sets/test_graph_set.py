@@ -1,4 +1,4 @@
-"""Many small graphs on disk: what is written comes back, in any order and from any shard, and damage is refused with one line."""
+"""Many small graphs on disk. Graphs that are read equal the written graphs, in any order and from any shard. Damage is refused with a one-line error."""
 
 import pickle
 from dataclasses import replace
@@ -34,7 +34,7 @@ _BAD_TEXT = pa.array([b"a", b"\xff", b"c"], pa.large_binary()).view(pa.large_str
 
 
 def _random_graphs(count, seed=0, node_dtype=np.uint8, bare=False):
-    """Some graphs of 1 to 6 nodes, every third without edges."""
+    """Returns random graphs of 1 to 6 nodes. Every third graph has no edges."""
     rng = np.random.default_rng(seed)
     num_nodes = rng.integers(1, 7, count)
     num_edges = rng.integers(0, 9, count)
@@ -70,7 +70,7 @@ def _write(url, parts, info=INFO, **options):
 
 
 def _write_and_replace(folder, batch):
-    """A store of `_random_graphs(3)` whose shard another writer made: it has the same size, so that opening reads it."""
+    """Writes a store of `_random_graphs(3)`, and replaces its shard by `batch`, which has the same size. Because of the equal size, opening reads it."""
     _write(folder, [_random_graphs(3)])
     (file,) = folder.rglob("graphs.arrow")
     write_batch(file, dict(zip(batch.schema.names, batch.columns, strict=True)))
@@ -98,7 +98,7 @@ def test_what_is_written_comes_back_in_any_order_across_shards(stored):
     assert len(store) == 81
     assert store.manifest.graph_offsets == (0, 50, 80, 81)
     order = np.random.default_rng(0).permutation(81)
-    order = np.concatenate([order, order[:5]])  # and some of them twice
+    order = np.concatenate([order, order[:5]])  # some graphs are requested twice
     fetched = store.fetch(order)
     one_by_one = [references[np.searchsorted([50, 80], g, side="right")] for g in order]
     local = [g - (0, 50, 80)[np.searchsorted([50, 80], g, side="right")] for g in order]
@@ -173,7 +173,7 @@ def test_any_shards_hand_out_the_same_graphs(tmp_path_factory, sizes, random):
     folder = tmp_path_factory.mktemp("shards")
     whole = _random_graphs(sum(sizes), 7)
     reference, start, parts = _reference(whole), 0, []
-    for size in sizes:  # also shards without a graph
+    for size in sizes:  # some shards have no graph
         parts.append(reference.fetch(np.arange(start, start + size)))
         start += size
     _write(folder / "toy", parts)
@@ -319,7 +319,8 @@ def test_files_missing_truncated_or_flipped(stored):
 def test_edges_that_leave_their_graph_are_refused(tmp_path, end, beyond):
     graphs = _random_graphs(20)
     last = int(np.flatnonzero(graphs.num_edges)[-1])
-    node = int(graphs.num_nodes[last]) if beyond == 0 else beyond  # one too far, or negative
+    # the number after the graph's last node, or a negative number
+    node = int(graphs.num_nodes[last]) if beyond == 0 else beyond
     graphs.edge_index[end, -1] = node
     info = GraphSetInfo("toy", INFO.node, INFO.edge, "int32", INFO.target_names, INFO.split_names)
     _write(tmp_path / "toy", [graphs], info)

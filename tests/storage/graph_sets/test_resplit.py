@@ -1,4 +1,4 @@
-"""Splits drawn for sets of graphs, and tables of molecules whose hash leaves a part empty."""
+"""Tests splits that are drawn for sets of graphs, and tables of molecules in which the split by hash leaves a part empty."""
 
 from functools import partial
 

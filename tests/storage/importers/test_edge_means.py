@@ -1,4 +1,4 @@
-"""Features of nodes as means of the features of their edges."""
+"""Tests features of nodes that are means of their edges' features."""
 
 import numpy as np
 import pytest

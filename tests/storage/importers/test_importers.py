@@ -1,4 +1,4 @@
-"""`ingest` takes graphs of any library: it reads each as the library's reader does, or refuses it in one line."""
+"""`ingest` takes graphs of any library. It gives the same result as the library's reader, or refuses the graph with a one-line error."""
 
 from pathlib import Path
 from typing import Any
@@ -178,7 +178,7 @@ def test_entries_that_are_there_twice_are_summed_beyond_their_type(form: Any, tm
 
 
 def test_rows_of_pandas_in_order_or_with_ids_need_no_index(tmp_path: Path) -> None:
-    """A filtered table has gaps in its index; a column of ids identifies its rows."""
+    """A filtered table has gaps in its index. Its column of ids identifies the rows."""
     plain = pd.DataFrame({"x": X[:, 0]})
     stored = [
         ingest(edges=pd.DataFrame(EDGES), nodes=nodes, url=str(tmp_path / str(number))).content_hash

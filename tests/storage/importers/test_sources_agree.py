@@ -1,4 +1,4 @@
-"""One small graph from every kind of source, its rows in any order: the same nodes, labels, splits and edges."""
+"""Every kind of source, with rows in any order, gives the same nodes, labels, splits and edges of one small graph."""
 
 import numpy as np
 import pyarrow as pa
@@ -57,7 +57,7 @@ def write(path, table: pa.Table):
 
 
 def from_table(folder, source: str, kind: str, order: list[int]):
-    """A source over tables with a column of ids and rows in this order."""
+    """Makes a source from tables that have a column of ids, and rows in this order."""
     rows = {
         "id": list(range(COUNT)),
         "f": FEATURE[:, 0].tolist(),
@@ -88,7 +88,7 @@ def from_table(folder, source: str, kind: str, order: list[int]):
 
 
 def from_arrays(folder, source: str, kind: str):
-    """A source over arrays; positions are the ids."""
+    """Makes a source from arrays. The ids are positions."""
     label = array(kind)
     if source == "npy":
         write(folder / "e.csv", pa.table({"src": EDGES[0], "dst": EDGES[1]}))
@@ -107,7 +107,7 @@ def from_arrays(folder, source: str, kind: str):
 
 
 def stored(source, url: str):
-    """(features, labels, splits by id, edges by id, class names) of the ingested source."""
+    """Ingests the source. Returns features, labels and splits by id, edges by id, and class names."""
     ingest(source, url, IngestOptions(num_partitions=2, overwrite=True))
     graph = open_graph(url)
     held = list(graph.partitions())

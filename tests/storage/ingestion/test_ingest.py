@@ -1,4 +1,4 @@
-"""Ingestion is compared with the slow reference; atomic publishing and refused input are tested."""
+"""Compares ingestion with a slow reference. Tests atomic publishing, and input that is refused."""
 
 import errno
 import itertools
@@ -45,7 +45,7 @@ PARTITIONERS = ("random", "range", "ldg")
 
 
 class TinyBuckets(EdgeBuckets):
-    """As many buckets as the spill allows, with 3 edges before a split, chunks of 5, and two threads each."""
+    """The largest number of buckets, each of which is split if it has more than 3 edges. Chunks have 5 edges. There are two threads of each kind."""
 
     def __init__(self, *args, **kwargs) -> None:
         super().__init__(*args, **kwargs | {"expected_edges": 8 * 2**20})
@@ -78,7 +78,7 @@ def memory_url() -> str:
 
 
 def beside(url: Path) -> list[str]:
-    """Names in the folder of the destination, including hidden ones."""
+    """Returns the names in the folder of the destination, including hidden names."""
     return sorted(os.listdir(url.parent))
 
 
@@ -187,7 +187,7 @@ def test_a_scratch_folder_on_another_disk(overwrite: bool, tmp_path: Path) -> No
         assert os.listdir(scratch) == []
     assert stored_graph(open_graph(str(url))) == expected_graph(graph, IngestOptions())
     assert beside(url) == ["graph"]
-    assert not url.stat().st_mode & 0o055 ^ 0o055  # Other users can read it, like any new folder here.
+    assert not url.stat().st_mode & 0o055 ^ 0o055  # Other users can read the graph, like any new folder here.
 
 
 class Broken:
@@ -226,7 +226,8 @@ def test_a_source_that_breaks_half_way_leaves_nothing(
     if old_graph:
         ingest(old, url)
     graph = replace(random_listed_graph(40, 80), edges_per_chunk=10, nodes_per_chunk=10)
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # another process may ingest at the same time
+    # a separate folder, because another process may ingest at the same time
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     before = set(os.listdir(tempfile.gettempdir()))
     with pytest.raises(type(error)):
         ingest(Broken(graph, stream, error), url, IngestOptions(num_partitions=2, overwrite=old_graph))
@@ -256,7 +257,7 @@ def test_ctrl_c_in_any_stage_leaves_the_old_graph(stage: str, tmp_path: Path) ->
 
 
 def failing_at(nth: int, function: Callable, error: BaseException) -> Callable:
-    """Returns `function` with call number `nth` (from 0) replaced by an error."""
+    """Returns a function that calls `function`, but raises an error at call number `nth` (from 0)."""
     calls = itertools.count()
 
     def call(*args, **kwargs):
@@ -268,12 +269,12 @@ def failing_at(nth: int, function: Callable, error: BaseException) -> Callable:
 
 
 def everything(filesystem: fsspec.AbstractFileSystem, path: str) -> dict[str, bytes]:
-    """Content of all files around the graph at `path`, by path below their common folder."""
+    """Returns the content of all files around the graph at `path`, by their paths below the common folder."""
     folder = path.rsplit("/", 1)[0]
     return {name.removeprefix(folder): filesystem.cat_file(name) for name in filesystem.find(folder)}
 
 
-UPLOADED_FILES = 6  # Three files per partition; the manifest is created from its text.
+UPLOADED_FILES = 6  # Three files per partition. The manifest is not among them, because it is created from its text.
 
 
 @pytest.mark.parametrize("error", [OSError("connection reset"), KeyboardInterrupt()])
@@ -282,7 +283,7 @@ UPLOADED_FILES = 6  # Three files per partition; the manifest is created from it
 def test_a_broken_upload_leaves_the_old_graph_or_nothing(
     nth: int | None, old_graph: bool, error: BaseException, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`nth`: the uploaded file; None: the manifest."""
+    """`nth`: number of the file whose upload fails; None: the manifest."""
     url = memory_url()
     filesystem, path = fsspec.core.url_to_fs(url)
     store, pipe_file = type(filesystem), type(filesystem).pipe_file
@@ -384,7 +385,7 @@ def test_a_killed_ingestion_leaves_no_graph_and_does_not_stop_the_next_one(tmp_p
         process.wait(timeout=30)
     with pytest.raises(FormatError, match=r"expected a graph .*, found none"):
         open_graph(str(url))
-    # A kill leaves one folder with a journal: the next ingestion leaves it alone, and `prune` removes it later.
+    # A killed ingestion leaves one folder with a journal. The next ingestion does not touch this folder; `prune` removes it later.
     (left,) = (url / "data").iterdir()
     assert (left / "journal.json").exists()
     assert beside(url) == ["graph"]

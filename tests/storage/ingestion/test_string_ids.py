@@ -1,4 +1,4 @@
-"""Strings as ids: numbers in the order of the strings, against a Python dictionary."""
+"""Compares the numbers of string ids, which are in the order of the strings, with a Python dictionary."""
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +17,7 @@ def test_numbers_are_those_of_a_dictionary(chunks: list[list[str]], asked: list[
     for chunk in chunks:
         for text in chunk:
             expected.setdefault(text, len(expected))
-        # A slice, whose offsets do not begin at 0.
+        # The offsets of a slice do not begin at 0.
         column = large_strings(pa.chunked_array([pa.array(["before", *chunk])], pa.string()))[1:]
         assert ids.add(column).tolist() == [expected[text] for text in chunk]
     assert ids.find(pa.array(asked, pa.large_string())).tolist() == [expected.get(text, -1) for text in asked]
@@ -36,7 +36,7 @@ def test_many_strings_and_a_table_that_grows(tmp_path) -> None:
 
 
 def test_equal_marks_are_told_apart_by_their_bytes(monkeypatch) -> None:
-    """In a small table, where a cell has the first string's hash and another string's number."""
+    """In a small table, a cell may have the first string's hash and another string's number."""
     monkeypatch.setattr(string_ids, "_LEAST_CELLS", 4)
     ids = StringIds()
     ids.add(pa.array(["a", "b"], pa.large_string()))

@@ -1,4 +1,4 @@
-"""Tables of SMILES and PCQM4Mv2's layout as sources: every row is in a chunk or rejected with its line."""
+"""Tests sources from tables of SMILES and from PCQM4Mv2's layout. Every row is in a chunk, or is rejected with its line."""
 
 import gzip
 import lzma
@@ -69,13 +69,13 @@ def test_rows_that_cannot_be_read_are_rejected_with_their_line(tmp_path):
         ("id,smiles,y\n007,C,1\n008,CC,2\n", {}, "targets y; id id; unused none", ["007", "008"]),
         (",smiles,y\n0,C,1\n1,CC,2\n", {}, "targets y; id ''; unused none", [0, 1]),
         ("Molecule Name,smiles\nx,C\ny,CC\n", {}, "targets none; id Molecule Name; unused none", ["x", "y"]),
-        # The first of several columns; no column that repeats, has holes, or holds fractions.
+        # The id is the first of several possible columns. A column with repeated values, missing values or fractions is not possible.
         ("name,chembl_id,smiles\na,C1,C\na,C2,CC\n", {}, "targets none; id chembl_id; unused name", ["C1", "C2"]),
         ("id,smiles,y\n4,C,1\n4,CC,2\n", {}, "targets y; id none; unused id", None),
         ("id,smiles,y\n4,C,1\n,CC,2\n", {}, "targets y; id none; unused id", None),
         ("id,smiles,y\n0.5,C,1\n1.5,CC,2\n", {}, "targets y; id none; unused id", None),
         ("inchi,smiles,cid\n1S/CH4,C,4\n1S/C2H6,CC,5\n", {}, "targets none; id cid; unused inchi", [4, 5]),
-        # Numbers without a name of an id are targets, even if they are whole and distinct.
+        # A column of numbers whose name is not the name of an id is a target, even if the numbers are whole and distinct.
         ("smiles,y\nC,1\nCC,2\n", {}, "targets y; id none; unused none", None),
         ("smiles,y\nC,1\nCC,x\n", {}, "targets y; id none; unused none", None),
         ("id,smiles,y\n4,C,1\n5,CC,2\n", {"targets": ("id",)}, "targets id; id none; unused y", None),
@@ -93,7 +93,7 @@ def test_the_roles_of_columns(tmp_path, text, options, roles, ids):
     assert (None if chunk.ids is None else chunk.ids.to_pylist()) == ids
     assert table.info.id_kind == (None if ids is None else "number" if isinstance(ids[0], int) else "string")
     assert chunk.target.shape[1] == len(table.info.target_names)
-    has_split = bool(table.info.target_names)  # without targets there is nothing to learn, and no split is drawn
+    has_split = bool(table.info.target_names)  # without targets there is nothing to learn, so no split is drawn
     assert (chunk.split > 0).tolist() == [has_split] * len(chunk.row)
 
 
@@ -191,7 +191,7 @@ def test_split_by_a_file(tmp_path):
     text = "smiles,y\nC,1\nCC,1\nCCC,1\nCCCC,x\nCCCCC,1\n"
     table = _table(tmp_path / "m.csv", text, split_file=str(tmp_path / "split.npz"))
     chunks = list(table.chunks(2))
-    # the rejected row 3 takes no other row's place
+    # row 3 is rejected, and its row number is not given to another row
     assert np.concatenate([chunk.split for chunk in chunks]).tolist() == [1, 2, 0, 3]
     short = _table(tmp_path / "short.csv", "smiles,y\nC,1\n", split_file=str(tmp_path / "split.npz"))
     with pytest.raises(DataError, match="up to 4, got 1 rows; the split is of another table"):
@@ -215,7 +215,7 @@ def test_split_files_that_make_no_sense(tmp_path, arrays, message):
 
 
 def test_a_row_number_takes_no_memory(tmp_path):
-    """A table of codes up to the largest row would be 4 EiB."""
+    """A table of codes for all rows up to the largest row number would take 4 EiB."""
     np.savez(tmp_path / "split.npz", train=np.array([0, 2**62]), val=np.array([1]), test=np.array([2]))
     table = _table(tmp_path / "m.csv", "smiles,y\nC,1\nCC,1\nCCC,1\n", split_file=str(tmp_path / "split.npz"))
     with pytest.raises(DataError, match="up to 4611686018427387904, got 3 rows; the split is of another table"):
@@ -261,7 +261,7 @@ def test_identity_follows_content_and_options_not_the_file(tmp_path):
 
 
 def _pcqm4mv2(root, count=40, release=False):
-    """A tiny set in the real layout, written as OGB writes it."""
+    """Writes a tiny set in the real layout, in the same way as OGB."""
     import torch
 
     folder = root / "pcqm4m-v2"
@@ -299,7 +299,7 @@ def test_pcqm4mv2_without_a_release_file_does_not_ask(tmp_path, monkeypatch):
 
 
 def test_pcqm4mv2_with_training_molecules_held_out(tmp_path):
-    """GRIT's and PPGT's split of the real set: drawn as in GraphGPS's code."""
+    """Tests the split that GRIT and PPGT use for the real set. It is drawn as in GraphGPS's code."""
     _, parts = _pcqm4mv2(tmp_path)
     table = pcqm4mv2(tmp_path, holdout=5)
     assert table.info.split_names == ("train", "valid", "test")
@@ -323,7 +323,8 @@ def test_pcqm4mv2_agrees_with_ogb(tmp_path, monkeypatch):
     lsc = pytest.importorskip("ogb.lsc.pcqm4mv2")
     _pcqm4mv2(tmp_path, release=True)
     dataset = lsc.PCQM4Mv2Dataset(root=str(tmp_path), only_smiles=True)
-    monkeypatch.setattr(torch, "load", functools.partial(torch.load, weights_only=False))  # around OGB's own call
+    # changes torch.load for OGB's own call
+    monkeypatch.setattr(torch, "load", functools.partial(torch.load, weights_only=False))
     theirs = dataset.get_idx_split()
     monkeypatch.undo()
     smiles, (chunk,) = _all(pcqm4mv2(tmp_path))
@@ -336,7 +337,7 @@ def test_pcqm4mv2_agrees_with_ogb(tmp_path, monkeypatch):
 @pytest.mark.parametrize("protocol", [2, 4])
 @pytest.mark.parametrize("old_format", [False, True])
 def test_split_dict_of_any_age(tmp_path, protocol, old_format):
-    """Also as written by numpy 1, whose functions had other names, and in torch's format before zip files."""
+    """The file may be written by numpy 1, whose functions had other names, and in torch's old file format, which was not a zip file."""
     import torch
 
     parts = {name: np.arange(3) + 3 * n for n, name in enumerate(("train", "valid", "test-dev", "test-challenge"))}

@@ -1,4 +1,4 @@
-"""Features equal OGB's, molecule by molecule; other texts are rejected with a reason."""
+"""Features of every molecule equal OGB's features. Other texts are rejected with a reason."""
 
 import csv
 import gzip
@@ -53,7 +53,7 @@ ODD = [
     "[H][H]",
     "[Na+].[Cl-]",
     "O=C=O",
-    "N(=O)(=O)c1ccccc1",  # RDKit rewrites it with charges
+    "N(=O)(=O)c1ccccc1",  # RDKit rewrites this nitro group with charges
     "F/C=C/F",
     "F/C=C\\F",
     "F\\C=C\\F",
@@ -85,11 +85,11 @@ ODD = [
 def test_odd_molecules_equal_ogb():
     molecules = _assert_equals_ogb(ODD)
     assert len(molecules.original_id) >= len(ODD) - 2
-    assert molecules.graphs.num_edges[0] == 0  # methane: one atom, no bond
+    assert molecules.graphs.num_edges[0] == 0  # methane has one atom and no bond
 
 
 def test_order_of_molecules_does_not_matter():
-    """Cached rows of one molecule must not change the next: chirality and stereo are read only if the SMILES has them."""
+    """Cached rows of one molecule must not change the next molecule. Chirality and stereo are read only if the SMILES has them."""
     for order in itertools.permutations(["FC=CF", "F/C=C/F", "N[C@@H](C)C(=O)O", "NC(C)C(=O)O"]):
         _assert_equals_ogb(list(order))
 
@@ -148,7 +148,7 @@ def test_rdkit_stays_quiet(capfd):
 
 
 def test_stereo_that_ogb_does_not_have_is_rejected():
-    """Atropisomers, which RDKit reads from wedged bonds, make OGB's function fail."""
+    """RDKit reads atropisomers from wedged bonds, and OGB's function fails on them."""
     smiles = (
         "Cc1cccc(I)c1-c1c(C)cccc1Br |(-2.1,2.1,;-2.1,0.6,;-3.4,-0.2,;-3.4,-1.7,;-2.1,-2.5,;-0.8,-1.7,;0.5,-2.4,;-0.8,-0.2,;"
         "0.5,0.6,;0.5,2.1,;-0.8,2.8,;1.8,2.8,;3.1,2.1,;3.1,0.6,;1.8,-0.2,;1.8,-1.7,),wU:7.6|"

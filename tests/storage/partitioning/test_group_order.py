@@ -1,4 +1,4 @@
-"""The order of locality groups, and ranges of them."""
+"""Tests the order of locality groups, and the ranges into which groups are cut."""
 
 import numpy as np
 import pytest
@@ -35,7 +35,7 @@ def test_every_group_has_one_place(links, data):
 
 
 def line(num_groups: int, reach: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Groups along a line, each linked to the groups within `reach`, with shuffled numbers; and their places."""
+    """Makes groups along a line, with shuffled numbers. Each group is linked to the groups within `reach`. Returns links and the groups' places on the line."""
     place = np.random.default_rng(seed).permutation(num_groups)
     distance = abs(place[:, None] - place)
     return np.where(distance <= reach, 10, 0), place
@@ -47,7 +47,7 @@ def test_halves_and_quarters_of_a_line_are_found(seed):
     found = place[order_groups(links, np.full(64, 7))]
     for parts in (2, 4):
         for piece in np.split(found, parts):
-            assert np.ptp(piece) == len(piece) - 1  # consecutive places
+            assert np.ptp(piece) == len(piece) - 1  # the groups of a piece have consecutive places
 
 
 def test_blocks_of_uneven_size_stay_together():

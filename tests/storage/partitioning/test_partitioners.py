@@ -29,9 +29,9 @@ def test_partitions_are_unions_of_groups_that_do_not_depend_on_them(name):
         assigned = assign_partitions(name, source, num_partitions, 0, num_groups=64)
         assert np.array_equal(assigned.group, groups)
         by_group = assigned.partition[np.argsort(groups, kind="stable")]
-        assert (np.diff(by_group) >= 0).all()  # ranges of groups
+        assert (np.diff(by_group) >= 0).all()  # partitions are ranges of groups
         pairs = np.unique(np.stack([groups, assigned.partition]), axis=1)
-        assert len(pairs[0]) == assigned.num_groups  # each group lies in one
+        assert len(pairs[0]) == assigned.num_groups  # each group lies in one partition
         size = np.bincount(assigned.partition)
         assert len(size) == num_partitions
         assert abs(size - 3000 / num_partitions).max() <= np.bincount(groups).max()
@@ -167,7 +167,7 @@ def typed_graphs(draw):
 )
 @given(source=typed_graphs(), num_partitions=st.integers(1, 6))
 def test_no_partition_has_more_than_its_share_of_any_type(name, groups_each, source, num_partitions):
-    """`groups_each`: for each partition; 0: none are asked for."""
+    """`groups_each`: number of groups for each partition; 0: no number is given."""
     if name == "metis":
         pytest.importorskip("pymetis")
     most_nodes = max(nodes.info.num_nodes for nodes in source.nodes.values())
@@ -219,7 +219,7 @@ def test_a_graph_of_one_type_is_cut_as_a_plain_one():
     typed = assign_types("ldg", TypedSource("one", {"a": array_nodes("a", 300)}, edges), 3, 0)["a"]
     assert plain.num_groups == 3
     parts = set(zip(plain.group.tolist(), typed.partition.tolist(), strict=True))
-    assert len(parts) == 3  # the same up to their order
+    assert len(parts) == 3  # the partitions are the same up to their order
     assert typed.group is None
 
 

@@ -1,4 +1,4 @@
-"""Copies of partitions: whole files of the origin, each read once; other files are refused."""
+"""Copies of partitions have whole files of the origin. Each file is read once. Other files are refused."""
 
 import errno
 import os

@@ -1,4 +1,5 @@
-"""Graphs of an object store on this host's disk: the batches of a local graph, whole copies once, a bound, and graphs in use that stay."""
+"""A cache on this host's disk for graphs of an object store. Batches equal those of a local graph, files are copied once, the size is limited, and graphs in
+use are not removed."""
 
 import json
 import os
@@ -39,7 +40,7 @@ def size(graph: StoredGraph) -> int:
 
 
 def copied(cache: CopyCache, graph: StoredGraph) -> int:
-    """Bytes read from the store when the graph is used once."""
+    """Uses the graph once. Returns the bytes that were read from the store."""
     with cache.holding(cache.copy_of(graph), range(2)) as copies:
         return sum(each.num_bytes for each in copies)
 
@@ -50,7 +51,7 @@ def on_disk(folder: Path) -> int:
 
 @pytest.fixture
 def reads(monkeypatch) -> list[str]:
-    """Reads of the store's files."""
+    """Records the reads of the store's files."""
     reads, read = list[str](), MemoryFileSystem.cat_file
 
     def counted(self, path, start=None, end=None, **more):
@@ -80,7 +81,7 @@ def test_what_lies_here_is_not_read_from_the_store_again(tmp_path, reads):
     reads.clear()
     assert copied(CopyCache(str(tmp_path), PLENTY), graph) == 0
     assert not [path for path in reads if path.endswith(".arrow")]
-    later = encode(graph, EncodingOptions("rwse", 4))[0]  # a further snapshot copies what it adds
+    later = encode(graph, EncodingOptions("rwse", 4))[0]  # from a later snapshot, only the new files are copied
     assert copied(cache, later) == size(later) - size(graph)
     assert on_disk(tmp_path) == size(later)
 
@@ -135,9 +136,9 @@ def test_what_a_killed_process_left_is_removed(tmp_path):
     entry = Path(cache.copy_of(first).path)
     some = next(entry.rglob("features.arrow"))
     unfinished = some.with_name(f".{some.name}.0123abcd")
-    some.rename(unfinished)  # killed while it copied
+    some.rename(unfinished)  # as if the process was killed while it copied
     removed = tmp_path / f"removed-{'0' * 32}"
-    (removed / "data").mkdir(parents=True)  # killed while it made room
+    (removed / "data").mkdir(parents=True)  # as if the process was killed while it removed a graph
     assert copied(cache, first) == some.stat().st_size
     assert not unfinished.exists()
     copied(cache, second)

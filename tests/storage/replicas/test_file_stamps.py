@@ -1,4 +1,4 @@
-"""Files that change during a run are noticed by their stamps and judged by their bytes."""
+"""Stamps show which files changed during a run. Whether a changed file is accepted depends on its bytes."""
 
 import os
 import shutil

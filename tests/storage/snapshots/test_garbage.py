@@ -1,4 +1,4 @@
-"""Files of an unpublished graph, on filesystems that remove folders with their content."""
+"""Removes files of an unpublished graph on filesystems whose removal of a folder also removes its content."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from graphmill.storage.snapshots.garbage import remove_files
 
 
 def test_a_folder_that_holds_others_files_stays_where_rmdir_is_recursive(tmp_path: Path) -> None:
-    filesystem = ArrowFSWrapper(pyarrow.fs.LocalFileSystem())  # as hdfs://: delete_dir removes the content, too
+    filesystem = ArrowFSWrapper(pyarrow.fs.LocalFileSystem())  # like hdfs://, whose delete_dir also removes the content
     folder = tmp_path / "data" / "000001-0123abcd"
     (folder / "part-00000").mkdir(parents=True)
     (folder / "part-00001").mkdir()

@@ -1,4 +1,4 @@
-"""Pruning deletes what it should and nothing else in the folder of a graph."""
+"""Pruning deletes old snapshots and the files of dead writers, and nothing else in the folder of a graph."""
 
 import json
 import time
@@ -39,11 +39,11 @@ def url(request, tmp_path):
 
 
 class Killed(BaseException):
-    """Stands for SIGKILL: nothing is cleaned up."""
+    """Stands for SIGKILL, after which a process does not clean up."""
 
 
 def die_while_writing(url: str, mark: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The remains of a killed writer: files, scratch files and a journal, without a manifest."""
+    """Leaves the remains of a killed writer: files, scratch files and a journal, but no manifest."""
 
     def die() -> None:
         raise Killed
@@ -129,7 +129,8 @@ def test_a_file_with_a_name_like_ours_stays_where_we_did_not_write_it(tmp_path, 
     folders = sorted(path.name for path in Path(url, "data").iterdir())
     names = ["part-00000/my_scores.arrow", "part-00000/encodings/mine.arrow", "scratch/thesis.tex"]
     mine = [f"data/{folder}/{name}" for folder in folders for name in names]
-    mine += [f"data/{folder}/part-00000/edges.arrow" for folder in folders[:2]]  # the graph has no such file
+    # Graphmill's name, but this graph has no such file
+    mine += [f"data/{folder}/part-00000/edges.arrow" for folder in folders[:2]]
     for name in mine:
         Path(url, name).parent.mkdir(parents=True, exist_ok=True)
         Path(url, name).write_bytes(name.encode())
@@ -156,7 +157,7 @@ def test_claims_of_the_dead_go(tmp_path):
     for number in (2, 4):
         Path(url, "manifests", f"00000{number}.claim").touch()
     prune(url, keep=3)
-    # A claim above the newest snapshot may be in publication.
+    # A claim with a higher number than the newest snapshot may belong to a snapshot that is being published.
     assert [path.name for path in Path(url, "manifests").glob("*.claim")] == ["000004.claim"]
 
 
@@ -219,7 +220,7 @@ def test_a_writer_that_died_before_its_journal_leaves_a_folder_that_goes(tmp_pat
         folder.mkdir()
     (torn / ".journal.json.0123abcd").write_text('{"form')
     (other / ".journal.json.backup").write_text("mine")
-    assert prune(url, keep=1).orphans == ()  # they may be written soon
+    assert prune(url, keep=1).orphans == ()  # kept, because a manifest may soon be written for these folders
     pruned = prune(url, keep=1, now=time.time() + LATER_S)
     assert pruned.orphans == (f"data/{empty.name}", f"data/{torn.name}")
     assert (other / ".journal.json.backup").read_text() == "mine"
@@ -245,7 +246,7 @@ def test_a_lease_counts_with_a_margin_for_clocks():
 
 
 def test_whatever_happens_in_whatever_order(tmp_path):
-    """Any order of publishing, encoding, dying and pruning leaves every kept snapshot complete, and foreign files untouched."""
+    """Publishing, encoding, dying and pruning in any order leave every kept snapshot complete. Files that are not Graphmill's are not touched."""
 
     class Machine(RuleBasedStateMachine):
         count = 0
@@ -255,7 +256,7 @@ def test_whatever_happens_in_whatever_order(tmp_path):
             Machine.count += 1
             self.url = f"memory://{tmp_path.name}-{Machine.count}/graph"
             self.filesystem, self.path = split_url(self.url)
-            self.alive: dict[int, int] = {}  # snapshot -> mark
+            self.alive: dict[int, int] = {}  # maps the number of a snapshot to its mark
             self.mine: list[str] = []
             self.clock = time.time()
 

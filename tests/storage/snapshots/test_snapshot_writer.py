@@ -1,4 +1,4 @@
-"""Publishing: the exclusive creation of the next manifest is the commit, and no file of another writer is deleted."""
+"""A snapshot is published by the exclusive creation of the next manifest. No file of another writer is deleted."""
 
 import errno
 import os
@@ -75,7 +75,7 @@ def test_a_graph_stays_readable_over_the_publications_that_follow(url):
     graph = open_graph(url)
     for mark in range(2, 6):
         ingest(marked_graph(mark), url, OVER)
-    assert check_mark(graph) == 1  # its files are mapped only now
+    assert check_mark(graph) == 1  # the files of the older graph are mapped only now
 
 
 def test_without_overwrite_a_graph_is_refused_and_stays(url):
@@ -95,7 +95,8 @@ def test_of_two_writers_the_second_gets_one_line_and_destroys_nothing(url, optio
     filesystem, path = split_url(url)
     assert check_mark(open_graph(url)) == 2
     folders = {each.rstrip("/").rsplit("/", 1)[-1] for each in filesystem.ls(f"{path}/data", detail=False)}
-    assert len(folders) == len(snapshot_numbers(filesystem, path))  # the loser removed its files, and no others
+    # the writer that lost removed its own files and no others
+    assert len(folders) == len(snapshot_numbers(filesystem, path))
 
 
 def test_many_writers_at_once_make_one_snapshot_each_or_none(url):
@@ -123,13 +124,13 @@ def test_two_encodings_that_are_stored_at_once_are_both_kept(url):
     ingest(marked_graph(1), url, NEW)
     first, second = open_graph(url), open_graph(url)
     encode(first, RWSE)
-    encode(second, EncodingOptions("rwse", 4))  # opened before the first was published
+    encode(second, EncodingOptions("rwse", 4))  # `second` was opened before the first encoding was published
     assert tuple(stored_encodings(open_graph(url))) == ("rwse-3", "rwse-4")
     assert tuple(stored_encodings(open_graph(url, 2))) == ("rwse-3",)
 
 
 def test_two_encodings_that_are_stored_at_the_same_time_are_both_whole(url, monkeypatch):
-    """The second is published just before the first, which then takes the next number."""
+    """The second encoding is published just before the first. The first then takes the next number."""
     ingest(marked_graph(1), url, NEW)
     first, second = open_graph(url), open_graph(url)
     rebase = SnapshotWriter.rebase
@@ -244,7 +245,7 @@ def test_a_writer_that_fails_takes_nothing_from_another_at_the_same_new_place(ur
 
 
 def test_a_writer_that_began_first_and_fails_takes_nothing_from_another(tmp_path):
-    """It made the folders, and would remove empty folders."""
+    """The first writer made the folders, and would remove empty folders."""
     url, began, failed = str(tmp_path / "graph"), threading.Event(), threading.Event()
 
     def first() -> None:
@@ -327,7 +328,7 @@ def test_a_graph_of_the_first_format_is_neither_read_nor_replaced(tmp_path):
 
 
 class _Heedless(MemoryFileSystem):
-    """A store that ignores the condition of a conditional write."""
+    """A store that ignores the condition of a conditional write, so that it overwrites existing files."""
 
     protocol = "heedless"
     store: ClassVar[dict] = {}
@@ -338,7 +339,7 @@ class _Heedless(MemoryFileSystem):
 
 
 class _LooksThenWrites(MemoryFileSystem):
-    """A store that first checks the condition and then writes, which is not atomic."""
+    """A store that first checks the condition and then writes. The two steps are not atomic."""
 
     protocol = "looks"
     store: ClassVar[dict] = {}
@@ -358,11 +359,11 @@ def test_a_store_without_exclusive_creation_is_refused(store, monkeypatch):
     with pytest.raises(ConfigError, match="creates a file only where there is none") as refused:
         ingest(marked_graph(1), f"{store.protocol}://graph", NEW)
     assert "\n" not in str(refused.value)
-    assert not store().find("/")  # nothing is left of the attempt
+    assert not store().find("/")  # the attempt left no files
 
 
 def test_a_put_that_was_sent_twice_is_no_conflict(tmp_path, monkeypatch):
-    """The first request reached the store, but its answer was lost."""
+    """The first request reached the store, but the answer was lost, so the request was sent again."""
     url, create = f"memory://{tmp_path.name}/graph", MemoryFileSystem.pipe_file
 
     def twice(self, path, value, mode="overwrite", **kwargs):
@@ -398,7 +399,8 @@ def test_without_hard_links_a_claim_decides(tmp_path, monkeypatch):
     assert [ingest(marked_graph(mark), url, OVER).snapshot for mark in (1, 2)] == [1, 2]
     with pytest.raises(ConflictError):
         ingest(marked_graph(4, meanwhile=lambda: ingest(marked_graph(3), url, OVER)), url, OVER)
-    (tmp_path / "graph" / "manifests" / "000004.claim").touch()  # of a writer that died before its manifest
+    # the claim of a writer that died before it wrote its manifest
+    (tmp_path / "graph" / "manifests" / "000004.claim").touch()
     assert ingest(marked_graph(5), url, OVER).snapshot == 5
     assert [check_mark(open_graph(url, number)) for number in (1, 2, 3, 5)] == [1, 2, 3, 5]
 
@@ -407,14 +409,14 @@ def test_a_writer_whose_lease_is_over_publishes_nothing(tmp_path):
     url = str(tmp_path / "graph")
     manifest = ingest(marked_graph(1), str(tmp_path / "other"), NEW)
     with write_snapshot(url) as writer:
-        next(Path(url, "data").iterdir()).joinpath(JOURNAL).unlink()  # as a prune would after the lease
+        next(Path(url, "data").iterdir()).joinpath(JOURNAL).unlink()  # a prune would do this after the end of the lease
         with pytest.raises(ConflictError, match="lease"):
             writer.commit(manifest)
     assert not Path(url).exists()
 
 
 def test_a_lease_that_was_over_stays_over(tmp_path):
-    """As in a process that was stopped: its thread wakes up, and must not renew the lease."""
+    """When a stopped process continues, its thread must not renew a lease that has expired."""
     url = str(tmp_path / "graph")
     manifest = ingest(marked_graph(1), str(tmp_path / "other"), NEW)
     for over in ("by the clock", "by its journal"):
@@ -424,7 +426,7 @@ def test_a_lease_that_was_over_stays_over(tmp_path):
                 writer._lease._journal = replace(writer._lease._journal, lease_until=time.time() - 1)
             else:
                 journal.unlink()
-            time.sleep(0.5)  # By now the thread would have renewed it.
+            time.sleep(0.5)  # After this time the thread would have renewed the lease.
             assert journal.exists() == (over == "by the clock")
             with pytest.raises(ConflictError, match="lease"):
                 writer.commit(manifest)
@@ -462,7 +464,7 @@ def test_a_full_disk_is_one_line(tmp_path):
 
 
 def fill(url: str) -> None:
-    """Runs in a separate process, since a signal may end it."""
+    """Fills a disk. Runs in a separate process, because a signal may end it."""
     try:
         ingest(SyntheticGraph(SyntheticOptions(num_nodes=50_000, mean_degree=2, feature_dim=64)), url, NEW)
     except FormatError as error:

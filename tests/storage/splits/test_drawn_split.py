@@ -1,4 +1,4 @@
-"""Splits with shares: sizes and strata are scikit-learn's, groups stay whole, no part is empty by chance."""
+"""Tests splits with given shares. Sizes and strata are as in scikit-learn, groups stay whole, and no part is empty by chance."""
 
 import numpy as np
 import pytest
@@ -63,7 +63,7 @@ def test_strata_are_those_of_scikit_learn_within_one_row(counts, percents, seed)
         size = int((codes[rows] == held_out).sum())
         classes, count = np.unique(label[rows], return_counts=True)
         if size < len(classes) or len(rows) - size < len(classes) or count.min() < 2:
-            continue  # scikit-learn refuses these
+            continue  # scikit-learn refuses these shares
         other = train_test_split(rows, test_size=size, stratify=label[rows], random_state=seed)[1]
         ours, theirs = (
             np.array([(label[of] == one).sum() for one in classes]) for of in (rows[codes[rows] == held_out], other)

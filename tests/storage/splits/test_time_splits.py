@@ -1,4 +1,4 @@
-"""Splits by time, of nodes and of links that are held out."""
+"""Tests splits by time, of nodes and of held-out links."""
 
 from pathlib import Path
 
@@ -38,7 +38,7 @@ def test_all_of_one_time_are_in_one_split() -> None:
 
 @pytest.mark.parametrize("partitions", [1, 3])
 def test_nodes_with_a_label_are_split(partitions: int, tmp_path: Path) -> None:
-    """The split replaces the source's; all nodes of one time are in one part."""
+    """The split replaces the source's split. All nodes with the same time are in one part."""
     label = np.array([0, 1, -1, 1, 0, 1, 0, 1, 0, -1])
     own = np.ones((10, 2), np.int8)
     node_time = np.array([3, 9, 1, 4, 8, 2, 2, 7, 6, 5])
@@ -52,7 +52,7 @@ def test_nodes_with_a_label_are_split(partitions: int, tmp_path: Path) -> None:
     for part in graph.partitions(verify=True):
         assert part.split is not None
         codes |= dict(zip(part.original_id.tolist(), part.split[0].tolist(), strict=True))
-    # Labelled nodes by time: 5, 6, 0, 3 | 8, 7 | 4, 1.
+    # The labelled nodes in order of time, with | between the parts: 5, 6, 0, 3 | 8, 7 | 4, 1.
     expected = {5: 1, 6: 1, 0: 1, 3: 1, 8: 2, 7: 2, 4: 3, 1: 3, 2: 0, 9: 0}
     assert codes == expected
     graph.verify()
@@ -60,7 +60,7 @@ def test_nodes_with_a_label_are_split(partitions: int, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("undirected", [False, True])
 def test_late_edges_are_held_out(undirected: bool, tmp_path: Path) -> None:
-    """Links keep their times, which distinguish links between the same two nodes; a loop stays an edge."""
+    """Links keep their times, which distinguish links between the same two nodes. A self-loop stays an edge."""
     rng = np.random.default_rng(1)
     src, dst, time = rng.integers(0, 8, 120), rng.integers(0, 8, 120), rng.integers(0, 30, 120)
     options = IngestOptions(num_partitions=2, undirected=undirected, links=LinkSplitOptions(by_time=(0.8, 0.9)))

@@ -29,7 +29,7 @@ def test_edges_are_symmetric_and_simple(default):
     num_nodes = graph.info.num_nodes
     forward = np.sort(src * num_nodes + dst)
     assert np.all(src != dst)
-    assert np.all(np.diff(forward) > 0)  # none twice
+    assert np.all(np.diff(forward) > 0)  # no node is drawn twice
     assert np.array_equal(forward, np.sort(dst * num_nodes + src))
 
 
@@ -50,12 +50,12 @@ def test_homophily_classes_and_split(default):
     assert counts.min() > 0
     assert counts.max() > 20 * counts.min()
     community = graph._community_of(graph._rows.backward(np.arange(graph.info.num_nodes)))
-    assert 0.89 < (label == community).mean() < 0.94  # noise, which no classifier can learn
+    assert 0.89 < (label == community).mean() < 0.94  # the other labels are noise, which no classifier can learn
     assert np.bincount(split[:, 0]).tolist() == [0, 1600, 400, 18000]
 
 
 def test_features_alone_are_not_enough(default):
-    """A linear classifier on features stays far below the same classifier on the mean of the neighbours' features."""
+    """A linear classifier on a node's features is far worse than the same classifier on the mean of the neighbours' features."""
     torch = pytest.importorskip("torch")
     graph, src, dst, feature, label, split = default
     degree = np.bincount(dst, minlength=len(feature))[:, None]
@@ -94,7 +94,7 @@ def test_seed_is_the_graph():
 
     assert digest(0) == digest(0)
     assert digest(0) != digest(1)
-    # The same on every machine and in every release: a change needs a new GENERATOR_VERSION.
+    # The graph is the same on every machine and in every release. If it changes, GENERATOR_VERSION must change, too.
     assert digest(3) == "18b0979ec8054248b46efa32ae705203526b9e1439a6b90c76876a82ac8f2273"
 
 

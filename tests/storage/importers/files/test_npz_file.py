@@ -10,7 +10,7 @@ from graphmill.core.errors import DataError
 from graphmill.storage.importers.files.npz_file import npz_graph
 from graphmill.storage.importers.files.npz_members import open_npz
 
-# name → nodes, undirected edges, features, classes, split sets
+# name of the data set → numbers of nodes, undirected edges, features, classes, split sets
 REAL = {
     "amazon_cs": (13_752, 245_861, 767, 10, 1),
     "amazon_photo": (7_650, 119_081, 745, 8, 1),
@@ -120,7 +120,7 @@ def test_bad_files_are_one_line(tmp_path, changes, match):
 
 
 def test_sparse_features_that_would_fill_the_memory(tmp_path):
-    """A few kilobytes on disk claim 3.8 TiB of rows; a few values in many rows would take 40 GiB."""
+    """One file has a few kilobytes and claims 3.8 TiB of rows. In another, a few values in many rows would take 40 GiB."""
     path = tmp_path / "wide.npz"
     for rows, width in ((1_000_000, 1 << 20), (100_000, 100_000)):
         np.savez_compressed(
@@ -137,7 +137,7 @@ def test_sparse_features_that_would_fill_the_memory(tmp_path):
 
 
 def test_wide_sparse_features_with_values_are_taken(tmp_path):
-    """100,000 values, ten of 30,000 words in each of 10,000 texts: 1.1 GiB as stored."""
+    """10,000 texts, each with ten of 30,000 words: 100,000 values, which take 1.1 GiB when they are stored."""
     random = np.random.default_rng(0)
     path = tmp_path / "words.npz"
     np.savez(
@@ -192,7 +192,7 @@ def test_a_size_that_cannot_be_is_refused_before_it_is_allocated(tmp_path, shape
 
 
 def test_a_forged_length_in_the_archive_is_refused(tmp_path):
-    """The member claims 4 GB in the archive's directory and in its header, and has a few bytes."""
+    """The archive's directory and the member's header claim 4 GB, but the member has a few bytes."""
     path = tmp_path / "bad.npz"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr(*_member("(2, 3)", np.zeros(6, np.int64).tobytes(), "edge_index"))
@@ -209,7 +209,7 @@ def test_a_forged_length_in_the_archive_is_refused(tmp_path):
 
 
 def test_members_that_nobody_asked_for_are_not_read(tmp_path):
-    """The archive has an unused member of 200 MB, one that is not an array, and one with Python objects."""
+    """The archive has three unused members: one of 200 MB, one that is not an array, and one with Python objects."""
     np.savez_compressed(tmp_path / "some.npz", **_arrays(), much=np.zeros(25_000_000), objects=np.array([{}], object))
     with zipfile.ZipFile(tmp_path / "some.npz", "a") as archive:
         archive.writestr("nothing.npy", b"no array")

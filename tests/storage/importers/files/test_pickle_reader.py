@@ -1,4 +1,4 @@
-"""Pickles of plain data in every protocol and container, read without an unpickler; files that name other functions, or are damaged, are refused."""
+"""Pickles of plain data, in every protocol and file format, are read without an unpickler. Files that name other functions, and damaged files, are refused."""
 
 import collections
 import contextlib
@@ -115,7 +115,7 @@ def _dtype(name: str) -> bytes:
 
 
 def _crash() -> bytes:
-    """A vector of opaque items, whose dtype becomes one of Python objects after its bytes are in place: freeing it follows them."""
+    """Makes a pickle of an array of raw bytes, whose dtype is then changed to Python objects. Freeing the array would follow the bytes as pointers."""
     made = _name("numpy._core.multiarray", "_reconstruct") + _name("numpy", "ndarray") + b"K\x00\x85C\x01b\x87R"
     array = made + b"q\x02(K\x01K\x04\x85h\x01\x89C\x20" + b"AAAAAAAA" * 4 + b"tb"
     state = b"h\x01(K\x03" + _text("|") + _dtype("O8") + b"K\x01\x85\x86NNK\x08K\x01K\x3ftb0"
@@ -123,7 +123,7 @@ def _crash() -> bytes:
 
 
 def test_a_file_that_crashes_an_unpickler_of_arrays_alone_is_refused(tmp_path):
-    """It names numpy's array, dtype and `_reconstruct`, no other function, and kills the process that unpickles it."""
+    """The file names only numpy's array, dtype and `_reconstruct`, but kills a process that unpickles it."""
     path = tmp_path / "crash.pickle"
     path.write_bytes(_crash())
     unpickle = "import pickle, sys; pickle.load(open(sys.argv[1], 'rb'))"

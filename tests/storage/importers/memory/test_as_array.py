@@ -1,4 +1,4 @@
-"""Columns of a graph from every library are the same graph; columns that cannot be converted are refused in one line."""
+"""Columns from every library give the same graph. Columns that cannot be converted are refused with a one-line error."""
 
 import types
 from collections.abc import Callable
@@ -23,7 +23,7 @@ def _polars(values: np.ndarray) -> Any:
 
 
 def _like_polars(values: np.ndarray) -> Any:
-    """An object like those of polars: it converts to Arrow, and has no `__array__`."""
+    """An object like polars' objects: it can be converted to Arrow, and has no `__array__`."""
     return types.SimpleNamespace(to_arrow=lambda: LIBRARIES["arrow"](values))
 
 
@@ -85,7 +85,7 @@ def test_floats_of_torch_of_any_length(kind, tmp_path):
 
 
 def test_columns_of_one_number_each():
-    """As a vector, or as a matrix of one column."""
+    """A column may be a vector, or a matrix with one column."""
     flat = ArrayGraph("a", 2, [0, 1], [1, 0], edge_weight=[1, 2], edge_feature=[3, 4], label=[0, 1])
     column = ArrayGraph("a", 2, [0, 1], [1, 0], edge_weight=[[1], [2]], edge_feature=[[3], [4]], label=[[0], [1]])
     for name, values in _chunks(flat).items():
@@ -112,7 +112,7 @@ MISSING = {
 
 @pytest.mark.parametrize("given", MISSING.values(), ids=MISSING)
 def test_what_is_missing(given, tmp_path):
-    """A missing label is unknown; a missing id, number or split of a node is refused."""
+    """A missing label is an unknown label. A missing id, number or split of a node is refused."""
     assert ArrayGraph("a", 3, [0], [1], label=given).label.tolist() == [1, -1, 0]
     with pytest.raises(DataError, match="src: expected rows of nodes as whole numbers, got nan, 1 such of float64"):
         ArrayGraph("a", 3, given, given)
@@ -135,7 +135,7 @@ WORDS = {
 
 @pytest.mark.parametrize("form", WORDS.values(), ids=WORDS)
 def test_text_is_classes_splits_and_ids(form, tmp_path):
-    """Classes have sorted order, or the order of the given names. The stored graph returns the names and the ids."""
+    """Classes are in sorted order, or in the order of the given names. The stored graph returns the names and the ids."""
     label, split = form(["www", None, "kdd", "www"]), form(["train", None, "val", "test"])
     graph = ArrayGraph("a", 4, [0, 1], [1, 2], label=label, split=split, strings=form(["d", "c", "b", "a"]))
     assert (graph.label.tolist(), graph.info.class_names) == ([1, -1, 0, 1], ("kdd", "www"))

@@ -1,4 +1,4 @@
-"""Lists, iterators and data sets of PyG's graphs, and stand-ins of DGL's, as stored sets."""
+"""Lists, iterators and data sets of PyG's graphs, and of objects that stand for DGL's graphs, are stored as sets."""
 
 import warnings
 from types import SimpleNamespace
@@ -69,7 +69,7 @@ def _rows():
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.filterwarnings("ignore:.*not read. part")
 def test_every_form_is_the_same_set(form, tmp_path):
-    """Three shards, the content of each graph, targets with holes, splits by attribute or rows, vocabularies as large as the categories that occur."""
+    """Tests three shards, the content of each graph, missing targets, splits by attribute or rows, and vocabularies that hold just the existing categories."""
     graphs = [_graph(number, part=PARTS[number % 4]) for number in range(12)]
     given, split = FORMS[form]([_graph(number, part=PARTS[number % 4]) for number in range(12)])
     if isinstance(split, dict):
@@ -128,7 +128,7 @@ def test_classes_of_nodes_and_what_there_is_not(tmp_path):
 
 
 def test_vocabularies_that_are_said(tmp_path):
-    """A set for prediction has the vocabularies of the training set."""
+    """A set for prediction gets the vocabularies of the training set."""
     graphs = [_graph(0, edge_attr=torch.ones(4, 1, dtype=torch.long))]
     manifest = gm.ingest_graphs(graphs, str(tmp_path / "set"), categories={"node": (9, 8), "edge": (4,)})
     assert (manifest.node.categories, manifest.edge.categories) == ((9, 8), (4,))

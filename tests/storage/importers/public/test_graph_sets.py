@@ -1,4 +1,4 @@
-"""Public sets of many graphs in their real layout: the same graphs as PyG's class reads from the same files, also after storage."""
+"""Public sets of many graphs, in their real layout. PyG's class reads the same graphs from the same files, and storing does not change them."""
 
 import warnings
 
@@ -62,7 +62,7 @@ def _same_features(name, ours, data):
         np.testing.assert_allclose(ours.node_feature, x, rtol=1e-5, atol=1e-6)
     else:
         np.testing.assert_array_equal(ours.node_feature, x)
-    if attributes is None:  # one kind of edges
+    if attributes is None:  # all edges have one category
         assert not ours.edge_feature.any()
         assert ours.edge_feature.shape == (data.num_edges, 1)
     else:

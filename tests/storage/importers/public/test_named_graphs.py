@@ -1,4 +1,4 @@
-"""Public sets of one graph in their real layout: the same graph as PyG's class reads from the same files."""
+"""Public sets of one graph, in their real layout. PyG's class reads the same graph from the same files."""
 
 import pickle
 from pathlib import Path
@@ -94,7 +94,7 @@ def test_a_missing_file_is_named_with_its_place_and_source(tmp_path, name):
     (folder / row.files[-1]).unlink()
     with pytest.raises(DataError) as caught:
         row.read(tmp_path)
-    how = "unpack" if row.kind == "graphs" or name == "reddit" else "get"  # these are archives
+    how = "unpack" if row.kind == "graphs" or name == "reddit" else "get"  # the files of these sets are archives
     assert str(caught.value).startswith(
         f"{name}: {row.files[-1]} missing at {folder}; {how} {row.url} and put them there"
     )
@@ -112,7 +112,7 @@ def test_a_damaged_file_is_one_line(tmp_path, name):
     for file in DATA_SETS[name].files:
         content = (folder / file).read_bytes()
         (folder / file).write_bytes(content[: len(content) // 2])
-        if not file.endswith(".test.index"):  # half of this file is a shorter list
+        if not file.endswith(".test.index"):  # half of this file is a valid, shorter list
             with pytest.raises(DataError) as caught:
                 next(DATA_SETS[name].read(tmp_path).nodes(10_000))
             assert "\n" not in str(caught.value)
@@ -146,7 +146,7 @@ def test_the_guide_shows_the_table(kind):
 
 
 def test_a_column_outside_a_sparse_matrix_is_refused(tmp_path):
-    """scipy's conversion to a dense matrix crashes the process on such an index."""
+    """With such an index, scipy's conversion to a dense matrix crashes the process."""
     file = write_set("amazon-photo", tmp_path) / "amazon_electronics_photo.npz"
     with np.load(file) as arrays:
         content = dict(arrays)

@@ -1,4 +1,4 @@
-"""Small OGB link sets in OGB's raw layout, read by the readers of the `ogb` package."""
+"""Reads small link sets in OGB's raw layout with the readers of the `ogb` package."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ SPLIT = {"ogbl-collab": "time", "ogbl-citation2": "time", "ogbl-ppa": "throughpu
 
 
 def write_raw_layout(folder: Path, name: str) -> dict[str, np.ndarray]:
-    """Writes the files of a downloaded set, arrays in the splits as in OGB; returns their content."""
+    """Writes the files of a downloaded set. The splits have arrays, as in OGB's files. Returns the content."""
     truth = write_graph(folder)
     edge, random = truth["edge"], np.random.default_rng(8)
     truth["weight"] = weight = random.integers(1, 5, len(edge))
@@ -100,7 +100,7 @@ def test_years_are_times(tmp_path: Path) -> None:
         target = np.repeat(part.original_id, np.diff(part.indptr))
         values = zip(part.edge_weight.tolist(), part.edge_time.tolist(), strict=True)
         edges |= dict(zip(zip(stored[part.indices].tolist(), target.tolist(), strict=True), values, strict=True))
-        years = {SPLIT_VALID: 2017, SPLIT_TEST: 2018}  # of links, and of pairs that are no links
+        years = {SPLIT_VALID: 2017, SPLIT_TEST: 2018}  # years of links, and of pairs that are not links
         assert part.links.time.tolist() == [years[code] for code in part.links.split.tolist()]
     assert edges == expected
     write_raw_layout(tmp_path / "ogbl_ppa", "ogbl-ppa")

@@ -1,4 +1,4 @@
-"""Small OGB sets in OGB's raw layout, read by the readers of the `ogb` package; and malicious archives."""
+"""Reads small node sets in OGB's raw layout with the readers of the `ogb` package. Also tests malicious archives."""
 
 import http.server
 import pickle
@@ -23,7 +23,7 @@ SPLIT_FOLDER = {"ogbn-products": "sales_ranking", "ogbn-arxiv": "time", "ogbn-pa
 
 
 def write_raw_layout(folder: Path, name: str) -> dict[str, np.ndarray]:
-    """Writes the files of a downloaded set; returns their content."""
+    """Writes the files of a downloaded set. Returns their content."""
     truth = write_graph(folder)
     label = np.random.default_rng(8).integers(0, 40, NUM_NODES)
     parts = {"train": np.arange(0, 6), "valid": np.arange(6, 10), "test": np.arange(10, NUM_NODES)}
@@ -46,9 +46,9 @@ def no_network(monkeypatch):
 @pytest.mark.parametrize("name", ["ogbn-products", "ogbn-arxiv"])
 def test_reads_the_real_layout(tmp_path, name):
     truth = write_raw_layout(tmp_path / name.replace("-", "_"), name)
-    for _ in range(2):  # the first reading changes nothing
+    for _ in range(2):  # twice, because the first reading must not change anything
         graph = ogb_graph(name, tmp_path, download=False)
-        # ogb adds the inverse edges of products; arxiv's citations stay directed.
+        # ogb adds the inverse edges of ogbn-products. The citations of ogbn-arxiv stay directed.
         assert is_directed(name) == (name == "ogbn-arxiv")
         check_graph(graph, truth, directed=is_directed(name))
         assert graph.info.num_classes == (47 if name == "ogbn-products" else 40)
@@ -61,7 +61,7 @@ def test_reads_the_real_layout(tmp_path, name):
 
 
 def write_binary_layout(folder: Path) -> dict[str, np.ndarray]:
-    """ogbn-papers100M's layout: arrays instead of text, labels as floats."""
+    """Writes the layout of ogbn-papers100M, which has arrays instead of text, and labels as floats."""
     truth = write_raw_layout(folder, "ogbn-papers100M")
     for path in (folder / "raw").iterdir():
         path.unlink()
@@ -114,7 +114,7 @@ def test_proteins_have_112_answers_a_node_and_features_of_edges_alone(tmp_path):
 
 
 class Evil:
-    """Creates a file when it is unpickled."""
+    """An object that creates a file when it is unpickled."""
 
     def __init__(self, path: Path) -> None:
         self.path = str(path)
@@ -184,7 +184,7 @@ def test_unknown_release_never_reaches_ogb_and_its_prompt(tmp_path):
     folder = tmp_path / "ogbn_products"
     write_raw_layout(folder, "ogbn-products")
     (folder / "RELEASE_v1.txt").unlink()
-    # In a separate process whose stdin never ends: a prompt would hang until the timeout.
+    # Runs in a separate process whose stdin never ends. So a prompt would hang until the timeout.
     code = (
         "import sys\nfrom graphmill.core.errors import GraphmillError\nfrom graphmill.storage.importers.public.ogb_nodes import ogb_graph\n"
         "try:\n    ogb_graph('ogbn-products', sys.argv[1])\nexcept GraphmillError as error:\n    print(error)\n"
@@ -237,7 +237,7 @@ def test_sets_of_another_kind_are_refused(tmp_path, name, error, match):
 
 @pytest.fixture
 def archive_server(tmp_path, monkeypatch):
-    """Serves tmp_path/www on a local port, from which the archive of each set comes."""
+    """Serves tmp_path/www on a local port. The archive of each set is downloaded from this port."""
     (tmp_path / "www").mkdir()
     handler = partial(_QuietHandler, directory=str(tmp_path / "www"))
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)

@@ -1,4 +1,4 @@
-"""Random tables, in every kind of file, give the same graph as pandas' reading of these files."""
+"""Random tables in every kind of file give the same graph as the tables that pandas reads from these files."""
 
 import csv
 import itertools
@@ -30,7 +30,7 @@ LABELS = {"int": st.integers(0, 3), "text": WORDS, "real": st.floats(-9, 9, widt
 
 @st.composite
 def tables(draw):
-    """(columns of nodes, ids, edges by position, kind of file, number of parts, quoting)"""
+    """Draws columns of nodes, ids, edges by position, a kind of file, a number of parts, and quoting."""
     count = draw(st.integers(1, 9))
     kinds = draw(st.lists(st.sampled_from(sorted(VALUES)), min_size=1, max_size=4))
     columns = {
@@ -61,7 +61,7 @@ def _typed(frame: pd.DataFrame) -> pa.Table:
 
 
 def write(folder: Path, frame: pd.DataFrame, kind: str, parts: int, quoting: int) -> str:
-    """A folder of part files; pandas writes text, Arrow the other kinds."""
+    """Writes a folder of part files. pandas writes text, and Arrow writes the other kinds."""
     folder.mkdir()
     whole = None if kind.startswith((".csv", ".tsv")) else _typed(frame)
     ends = np.linspace(0, len(frame), parts + 1).astype(int)
@@ -82,7 +82,7 @@ def write(folder: Path, frame: pd.DataFrame, kind: str, parts: int, quoting: int
 
 
 def read_back(folder: str, kind: str) -> pd.DataFrame:
-    """What pandas reads."""
+    """Reads the files with pandas."""
     paths = sorted(Path(folder).iterdir())
     if kind == ".parquet":
         return pd.concat([pq.to_pandas() for pq in map(pa_parquet.read_table, paths)])
@@ -101,13 +101,14 @@ def read_back(folder: str, kind: str) -> pd.DataFrame:
 
 
 def expected_features(frame: pd.DataFrame, train: np.ndarray, is_text: bool) -> np.ndarray:
-    """By the rules of the guide: numbers with the mean in place of holes and a feature for holes, sorted one-hot categories."""
+    """Computes the features by the rules of the guide. A missing number becomes the mean, with 1 in a separate feature. Categories are sorted and one-hot."""
     columns = []
     for name in [each for each in frame if each[0] == "c" and each[1].isdigit()]:
         kind, values = name.split()[-1], frame[name]
         empty = values.isna() | (values.astype(str) == "")
         texts = values.astype(str)
-        if kind == "text" and not (empty.all() and is_text):  # a text column without values has no kind
+        if kind == "text" and not (empty.all() and is_text):
+            # in a text file, the kind of a column without values is not known
             known = sorted(set(texts[train & ~empty]))
             columns += [((texts == word) & ~empty).to_numpy(np.float32) for word in known]
             continue

@@ -135,7 +135,7 @@ def test_bad_edge_files(tmp_path, name, text, options, match):
     assert "\n" not in str(caught.value)
 
 
-# Texts as in published graphs, all with the edges 1 → 2, 3 → 4, 5 → 6.
+# Texts in the forms of published graphs. All have the edges 1 → 2, 3 → 4, 5 → 6.
 REAL = {
     "byte order mark": b"\xef\xbb\xbf1,2\n3,4\n5,6\n",
     "byte order mark and names": b"\xef\xbb\xbfsrc,dst\n1,2\n3,4\n5,6\n",
@@ -167,7 +167,7 @@ REAL = {
 def test_text_as_real_sources_have_it(tmp_path, monkeypatch, name, block_bytes, zipped):
     path = tmp_path / ("e.txt.gz" if zipped else "e.txt")
     path.write_bytes(gzip.compress(REAL[name]) if zipped else REAL[name])
-    monkeypatch.setattr(text_table, "_READ_BYTES", block_bytes)  # so that blocks end anywhere
+    monkeypatch.setattr(text_table, "_READ_BYTES", block_bytes)  # small, so that blocks end at many places
     _, src, dst = _read(path)
     assert (src, dst) == ([1, 3, 5], [2, 4, 6])
 
@@ -238,7 +238,7 @@ def test_a_quote_that_cannot_be_is_refused_with_its_line(tmp_path, text, match):
 
 
 def test_types_are_those_of_the_whole_file(tmp_path):
-    """The file is longer than a block, so the types of the first block are not enough: weights begin as whole numbers, a text column as numbers."""
+    """The file is longer than a block, and the first block's types do not fit the rest. Weights begin with whole numbers, and a text column with numbers."""
     lines = [f"{n % 1000},{n % 999},{n % 7},7" for n in range(800_000)]
     path = _write(tmp_path, "e.csv", "src,dst,w,kind\n" + "\n".join([*lines, "1,2,0.5,text"]))
     assert path.stat().st_size > 8 << 20
@@ -561,7 +561,7 @@ def test_node_types_are_those_of_the_whole_file(tmp_path):
 
 
 def _stored_edges(source, folder) -> tuple[list[str], set[tuple[str, str, float]]]:
-    """(names by row, {(source, destination, first feature)}) of the stored graph, after all checks."""
+    """Checks the stored graph. Returns names by row, and the set of (source, destination, first feature)."""
     ingest(source, str(folder / "graph"), IngestOptions(num_partitions=2, overwrite=True))
     graph = open_graph(str(folder / "graph"))
     graph.verify()

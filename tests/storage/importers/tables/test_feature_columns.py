@@ -1,4 +1,4 @@
-"""What columns of features become, what the graph stores about them, and how later tables reuse it."""
+"""Tests how columns become features, which facts about them the graph stores, and how later tables reuse these facts."""
 
 import numpy as np
 import pyarrow as pa
@@ -50,7 +50,8 @@ def test_a_warehouses_table(tmp_path) -> None:
     assert graph.info.class_names == ("kdd", "www")
     assert nodes.label.tolist() == [0, 1, -1, 0]
     np.testing.assert_array_equal(
-        nodes.feature,  # of the training rows: DE and NA (a country, not a hole), the mean of 30 and 50, plans 1 and 2
+        # learnt from the training rows: the countries DE and NA (not a missing value), the mean of 30 and 50, the plans 1 and 2
+        nodes.feature,
         [[0, 1, 30, 0, 1, 0, 1], [1, 0, 40, 1, 0, 1, 0], [0, 0, 50, 0, 1, 0, 1], [0, 0, 99, 0, 0, 0, 1]],
     )
     became = {role.column: (role.role, role.nulls, role.became) for role in graph.roles}
@@ -129,7 +130,7 @@ def test_one_hot_up_to_a_bound_and_hashed_above(tmp_path, most, kind, width) -> 
 
 
 def test_an_embedded_column_is_one_number_of_a_category(tmp_path, monkeypatch) -> None:
-    """1, 2 … number the sorted values of the training rows, also of numbers; 0 is an empty field, or a value of no training row."""
+    """The sorted values of the training rows, which may be numbers, get 1, 2 …. An empty field, or a value that no training row has, gets 0."""
     path = write(tmp_path)
     options = {"nodes": path, "id_column": "user", "label_columns": ("venue",), "categories": ("active",)}
     graph = read(tmp_path, **options, embedding_columns=("country", "plan"))
@@ -176,7 +177,7 @@ FORMS = ("nodes", "features", "typed", "typed features", "typed plain")
 
 
 def tables(folder, form: str, ending: str, rows: pa.Table, features_as: str | None = None):
-    """The source of these rows, with or without a column `split`, in one of the forms of node tables."""
+    """Makes a source from these rows, with or without a column `split`, in one of the forms that node tables may have."""
     folder.mkdir()
     write = (lambda table, path: pa_csv.write_csv(table, path)) if ending == ".csv" else pa_parquet.write_table
     ids, has_split = rows["id"], "split" in rows.column_names
@@ -215,7 +216,7 @@ def features_of(source, ids: list[str]) -> np.ndarray:
 @pytest.mark.parametrize("ending", [".csv", ".parquet"])
 @pytest.mark.parametrize("form", FORMS)
 def test_a_later_table_is_as_if_stored_with_the_first(tmp_path, form, ending) -> None:
-    """With the same training rows, new words, holes, and columns in another order change no feature."""
+    """If the training rows are the same, then new words, missing values, and another order of columns do not change any feature."""
     rng = np.random.default_rng(0)
 
     def drawn(first: int, count: int, words: str) -> dict[str, list]:
@@ -242,7 +243,7 @@ def test_a_later_table_is_as_if_stored_with_the_first(tmp_path, form, ending) ->
 
 
 def test_later_types_are_the_earlier_ones(tmp_path) -> None:
-    """A type that an earlier typed graph lacks is refused in one line; columns may be left out of the YAML file; types and relations have the earlier order."""
+    """A type that the earlier typed graph lacks is refused with a one-line error. The YAML file may omit columns. Types and relations keep their order."""
     (tmp_path / "a.csv").write_text("key,city,size,kind\n7,Rome,1,x\n5,,,y\n6,Oslo,3,x\n")
     (tmp_path / "e.csv").write_text("src,dst\n0,5\n1,7\n")
     a = "{file: a.csv, id: key, label: kind, features: [city, size]}"
@@ -407,7 +408,7 @@ def test_places_and_parts(tmp_path, where) -> None:
 
 
 def test_what_is_learnt_is_learnt_of_the_split_that_is_drawn(tmp_path) -> None:
-    """A mean over validation and test rows would leak them to the model."""
+    """A mean over validation and test rows would leak information about these rows to the model."""
     ages = [None, *range(1, 40)]
     columns = {"user": [f"u{i}" for i in range(40)], "age": ages, "venue": ["a", "b"] * 20}
     graph = read(tmp_path, nodes=write(tmp_path, columns), id_column="user", label_columns=("venue",))

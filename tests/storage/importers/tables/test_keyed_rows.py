@@ -1,4 +1,4 @@
-"""Rows of node files are joined by their column of ids: every kind of label, file and id, in any order, gives the same graph."""
+"""Rows of node files are joined by their column of ids. Every kind of label, file and id, with rows in any order, gives the same graph."""
 
 import gzip
 import itertools
@@ -50,7 +50,7 @@ def _write(path, columns):
 
 
 def _files(folder, ending, ids, label, splits, order, one_file):
-    """Options that name files of all columns, with rows in this order and ids in the middle."""
+    """Writes files of all columns, with rows in this order and the column of ids in the middle. Returns options that name the files."""
     parts = {
         "features": {"f": FEATURE[:, 0].tolist(), "node_id": ids, "g": FEATURE[:, 1].tolist()},
         "labels": {"label": label, "node_id": ids},
@@ -66,7 +66,7 @@ def _files(folder, ending, ids, label, splits, order, one_file):
 
 
 def _graph_by_id(graph):
-    """Each node's columns, and the edges, by the ids in the files."""
+    """Returns each node's columns, and the edges, by the ids in the files."""
     nodes = list(graph.nodes(3))
     if graph.info.has_string_id:
         ids = [name for chunk in nodes for name in chunk.string_id.to_pylist()]
@@ -107,7 +107,7 @@ def test_every_kind_in_any_order_gives_the_same_graph(tmp_path, named, ending, s
 
 @pytest.fixture(params=["rows", "numbers"])
 def three_nodes(request, tmp_path):
-    """(ids of a path of three nodes in e.csv, options that name these ids)"""
+    """Writes a path of three nodes to e.csv. Returns the nodes' ids, and options that name these ids."""
     names = (0, 1, 2) if request.param == "rows" else (5, 7, 9)
     (tmp_path / "e.csv").write_text("src,dst\n{0},{1}\n{1},{2}\n".format(*names))
     if request.param == "rows":

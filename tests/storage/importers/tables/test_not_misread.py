@@ -1,4 +1,4 @@
-"""Tables as programs write them: nothing is silently misread."""
+"""Tables in the forms that programs write. No value is silently misread."""
 
 import numpy as np
 import pyarrow as pa

@@ -1,4 +1,4 @@
-"""Knowledge graphs from triples: the stored graph, and refused files."""
+"""Tests knowledge graphs from triples: the stored graph, and files that are refused."""
 
 import gzip
 import lzma
@@ -29,7 +29,7 @@ def layout(tmp_path_factory) -> tuple[Path, dict[str, set]]:
 
 
 def names_of(graph: StoredGraph) -> list[str]:
-    """By the number of a node."""
+    """Returns the names of nodes, by the nodes' numbers."""
     ids, numbers = [], []
     for index in range(graph.num_partitions):
         ids += graph.string_ids(index).to_pylist()
@@ -38,7 +38,7 @@ def names_of(graph: StoredGraph) -> list[str]:
 
 
 def stored_triples(graph: StoredGraph) -> list[tuple[str, str, str]]:
-    """All edges as (source, relation, destination)."""
+    """Returns all stored edges as (source, relation, destination)."""
     edges, names = [], names_of(graph)
     order = np.concatenate([graph.partition(index).original_id for index in range(graph.num_partitions)])
     for index in range(graph.num_partitions):
@@ -86,7 +86,7 @@ def test_an_older_reader_refuses_it_and_a_damaged_manifest_is_refused(layout, tm
 
 
 def test_links_are_held_out_where_the_publisher_has_not(tmp_path) -> None:
-    """A pair of nodes with all its triples, in both directions."""
+    """A pair of nodes is held out with all its triples, in both directions."""
     rows = triples()
     (tmp_path / "train.txt").write_text("".join("\t".join(row) + "\n" for row in rows))
     options = IngestOptions(num_partitions=2, links=LinkSplitOptions(valid=0.1, test=0.1))
