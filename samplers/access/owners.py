@@ -1,4 +1,4 @@
-"""Owners of partitions: in this process, as a server elsewhere, or as one part (a type or a relation) of the owner of a typed graph elsewhere.
+"""Owners of partitions. An owner is in this process, is a server elsewhere, or is one part (a type or relation) of a typed graph's owner elsewhere.
 
 `submit_together` sends several requests at once. Requests to parts of the same owner travel as one message.
 """
@@ -50,7 +50,7 @@ class PlacesRows(Protocol):
     """An owner that reads its partition in this process and writes rows directly to their places."""
 
     def place_rows(self, request: FetchRows, into: NodeRows, position: np.ndarray | slice) -> None:
-        """Writes the requested rows to `position` of the columns that `into` has. A slice means all positions, in order."""
+        """Writes the requested rows to the positions `position` of every column of `into`. A slice means all positions, in order."""
         ...
 
 
@@ -102,7 +102,7 @@ class LocalOwner:
 
 
 class StoreOwner:
-    """Answers in this process, but the features stay on a store. Rows are fetched in the background, like rows of other processes."""
+    """Answers in this process, but reads features from an object store. It fetches rows in the background, as for owners in other processes."""
 
     def __init__(self, owner: PartitionOwner) -> None:
         self._owner = owner
@@ -114,7 +114,7 @@ class StoreOwner:
 
 
 class PartOfOwner:
-    """One part (a type or a relation) of a partition of a typed graph. `whole` is the owner elsewhere that has all parts of the partition."""
+    """The owner of one part (a type or relation) of a typed graph's partition. `whole` is the owner elsewhere of all parts of this partition."""
 
     def __init__(self, whole: Owner, part: str) -> None:
         self.whole, self.part = whole, part
@@ -125,8 +125,8 @@ class PartOfOwner:
 
 
 def submit_together(requests: Sequence[tuple[Owner, PartRequest]]) -> list[Pending]:
-    """Sends all requests; requests to parts of one owner are one message. Owners elsewhere receive their requests first and work while owners in this process
-    answer."""
+    """Sends all requests; requests to parts of the same owner travel as one message. Owners elsewhere receive their requests first, so they work while owners
+    in this process answer."""
     if not any(isinstance(owner, PartOfOwner) for owner, _ in requests):
         return [owner.submit(request) for owner, request in requests]
     pending: dict[int, Pending] = {}
@@ -169,6 +169,6 @@ class _PartReply:
 
 
 def expect(reply: Reply, kind: type[ReplyKind]) -> ReplyKind:
-    """Returns the reply; asserts that it is of this kind."""
+    """Returns the reply and asserts that it has this type."""
     assert isinstance(reply, kind), f"expected {kind.__name__}, got {type(reply).__name__}"
     return reply

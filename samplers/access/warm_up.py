@@ -1,7 +1,7 @@
 """Compiles the loops that owners run to reply, before the first request.
 
-In a fresh environment the compiler takes seconds per loop. Therefore one partition server of a host compiles for all. Loading the loops from the cache takes
-tenths of a second.
+In a fresh environment the compiler takes seconds per loop. Therefore only one partition server on each host compiles; the others load the loops from the cache
+within tenths of a second.
 """
 
 import numpy as np
