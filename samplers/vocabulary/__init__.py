@@ -1,1 +1,1 @@
-"""Options, requests and replies, checks of what a graph stores. Options need no third-party package. Imports: storage, core."""
+"""Options; requests and replies; checks that a graph stores what a sampler needs. Options need no third-party package. Imports: storage, core."""
