@@ -54,8 +54,8 @@ class NeighborLoader:
     `data`: a PyG `Data` or `HeteroData`, a stored graph, or its URL. PyG's objects are stored in a temporary folder, which is deleted with the loader.
     `num_neighbors`: neighbors per hop, -1 for all; or a mapping from (source, relation, target) to such numbers. `input_nodes`: the roots, as a mask or
     indices; None for all nodes; in a typed graph (type, roots). `shuffle`: use another order in each epoch, drawn from `seed`. `num_workers`: number of threads
-    that sample in advance. `weight_attr="edge_weight"` (or "weight"): draw by edge weights. `time_attr="time"` (or "edge_time", "node_time"): draw only edges up
-    to the root's time.
+    that sample in advance. `weight_attr="edge_weight"` (or "weight"): draw by edge weights. `time_attr="time"` (or "edge_time", "node_time"): draw only edges
+    up to the root's time.
 
     Differences from PyG: PyG may draw an edge in two hops; Graphmill expands each node once. A batch has the columns that the graph stores, and `n_id`,
     `input_id` and `batch_size`; it has no `e_id` and no counts by hop. The roots come first. Labels have the form of a stored graph (classes are integers, -1
