@@ -1,4 +1,4 @@
-"""Partition servers on a real Ray give the same batches as reading in process. Every failure ends within its time, with one line."""
+"""Batches from partition servers on a real Ray equal batches that are read in process. Every failure ends in time, with a message of one line."""
 
 import os
 import shutil
@@ -63,7 +63,7 @@ def servers(ray, graph: StoredGraph) -> Iterator[PartitionServers]:
 
 
 def pid_now(ray, servers: PartitionServers, partition: int) -> int:
-    """The process id of the server, also after restarts."""
+    """The server's current process id, which changes when the server restarts."""
     return ray.get(servers.handles[partition].open.remote(False), timeout=600).pid
 
 
@@ -264,7 +264,7 @@ def test_a_file_that_is_cut_or_overwritten_under_a_server_is_named(ray, tmp_path
             stream.write(np.full_like(indices, 10**9).tobytes())
         with pytest.raises(DamageError, match=r"^partition server 1: .*topology\.arrow: expected the bytes that"):
             router.sample_neighbors(np.array([150]), 3, 0)
-        os.truncate(stored_file(tmp_path / "graph", "part-00000/features.arrow"), 0)  # its server dies and is restarted
+        os.truncate(stored_file(tmp_path / "graph", "part-00000/features.arrow"), 0)  # the server dies and restarts
         with pytest.raises(FormatError, match=r"^partition server 0: .*features\.arrow: expected the bytes") as raised:
             router.fetch(np.array([50]))
         assert "\n" not in str(raised.value)
@@ -283,7 +283,7 @@ def test_a_file_that_changes_under_a_run_is_found_by_whoever_reads_it(ray, local
         ):
             files.check(0, 1)
         if not local_reads:
-            files.check(0, 2)  # the other rank asks that server
+            files.check(0, 2)  # only the other rank uses that server
             with pytest.raises(FormatError, match="partition server 1: "):
                 files.check(1, 2)
 

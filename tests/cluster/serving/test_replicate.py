@@ -1,4 +1,4 @@
-"""A graph whose partitions lie on the hosts' disks: they are placed from the origin, served, lost and fetched again."""
+"""Tests a graph whose partitions are on the disks of the hosts. They are copied from the origin, served, lost and copied again."""
 
 import os
 import pickle
@@ -62,7 +62,7 @@ def test_what_the_disk_has_lost_comes_from_the_origin_again(origin, tmp_path):
     lost.unlink()
     with partition_servers(open_graph(copy.url), ServerOptions(local_reads=False)) as servers:
         assert lost.exists()
-        shutil.rmtree(tmp_path / "copy")  # as on a new host without the files
+        shutil.rmtree(tmp_path / "copy")  # as on a new host, which has no files
         for info in servers.infos:
             os.kill(info.pid, signal.SIGKILL)
         np.testing.assert_array_equal(connect(servers).fetch(np.arange(200)).feature, expected)
@@ -70,14 +70,14 @@ def test_what_the_disk_has_lost_comes_from_the_origin_again(origin, tmp_path):
 
 
 def held(options: ServerOptions, graph: StoredGraph):
-    """Copies the graph to the cache of these options, and holds its first partition there."""
+    """Copies the graph into the disk cache of these options. While the returned context is open, the cache keeps its first partition."""
     cache = options.disk_cache
     assert cache is not None
     return cache.holding(cache.copy_of(graph), [0])
 
 
 def test_servers_keep_a_store_s_partitions_on_their_host_s_disk_for_all_its_processes(origin, tmp_path):
-    stored = open_graph(f"simplecache::file://{origin.path}")  # not a local filesystem, but readable by actors
+    stored = open_graph(f"simplecache::file://{origin.path}")  # not local, but actors can read it
     folder, options = tmp_path / "cache", NeighborOptions(fanouts=(4, 3), batch_size=30, scheme="labor")
     expected = NeighborSampler(local_router(origin), options).sample(0, 0)
     ingest(random_listed_graph(50, 90), str(tmp_path / "other"), IngestOptions(num_partitions=1))
@@ -86,7 +86,7 @@ def test_servers_keep_a_store_s_partitions_on_their_host_s_disk_for_all_its_proc
     for local_reads in (True, False):
         kept = ServerOptions(local_reads=local_reads, disk_cache_dir=folder, disk_cache_bytes=whole)
         with partition_servers(stored, kept) as servers:
-            assert servers.near() == ((0, 1) if local_reads else ())  # this process maps the files itself
+            assert servers.near() == ((0, 1) if local_reads else ())  # local_reads: this process maps the files
             same_bytes(NeighborSampler(connect(servers), options).sample(0, 0), expected)
             with pytest.raises(ConfigError, match="graphs that other processes read"), held(kept, other):
                 pass
@@ -94,7 +94,7 @@ def test_servers_keep_a_store_s_partitions_on_their_host_s_disk_for_all_its_proc
             files = {path: path.stat().st_ino for path in folder.rglob("*.arrow")}
             assert len(files) == sum(len(origin.partition_files(index)) for index in (0, 1))
         else:
-            assert files == {path: path.stat().st_ino for path in folder.rglob("*.arrow")}  # copied once
+            assert files == {path: path.stat().st_ino for path in folder.rglob("*.arrow")}  # copied only once
 
 
 def test_servers_leave_the_features_of_a_graph_on_its_store(origin):
