@@ -1,4 +1,4 @@
-"""Training with roots by locality groups. Each rank takes the positions whose nodes it reads itself. Any number of ranks gives the same weights, bit for bit."""
+"""Training with roots by locality groups. Each rank has the positions whose nodes it reads itself. All numbers of ranks give the same weights, bit for bit."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
