@@ -66,8 +66,8 @@ def test_the_packed_form_is_the_printed_one_graph_by_graph(options: dict) -> Non
 
 
 def test_j_over_a_batch_is_the_mean_over_its_nodes() -> None:
-    """J (appendix D) is the mean of ½ (eᵀΛe + rᵀΛr) over batch, heads and nodes, minus the mean of the traces over heads. So a graph's weight in J is its number
-    of nodes."""
+    """J (appendix D) is the mean of ½ (eᵀΛe + rᵀΛr) over batch, heads and nodes, minus the mean of the traces over heads. So the weight of a graph in J
+    is its number of nodes."""
     options, sizes = {"heads": "shared", "virtual_nodes": "running"}, (4, 1, 7)
     layer, x = attention(**options, score_terms="batch"), torch.randn(12, 12, dtype=torch.float64)
     per_graph = attention(**options)  # the same weights
