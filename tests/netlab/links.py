@@ -42,7 +42,7 @@ from tests.netlab.link_loaders import AHEAD, FANOUTS, WAYS, Load, Way, run_loade
 from tests.netlab.ray_hosts import REPOSITORY, RayHosts
 
 PEER = REPOSITORY / "tests" / "netlab" / "distdgl_peer.py"
-LOOK_S = 10.0  # seconds for which batches are drawn for the model
+LOOK_S = 10.0  # seconds of drawing batches, from which the model gets its counts
 # The share of a link's rate that `python -m benchmarks transport` reaches: 150,000 rows of 413 bytes in 0.53 s at 1 Gb/s.
 TCP_SHARE = 0.94
 OURS = ("ray::PartitionServer", "ray::load_batches")  # Ray's names for our processes
