@@ -32,7 +32,7 @@ class RayHead:
     """`host:port`, for `ray.init(address=…)`."""
 
     dashboard_url: str | None
-    """For `ray job submit --address …`; None without a dashboard."""
+    """The address for `ray job submit --address …`. None if the head has no dashboard."""
 
     environment: dict[str, str]
     """The environment for commands that use this head: the token, and a PATH with the `ray` and `python` of this environment."""

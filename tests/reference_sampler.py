@@ -98,7 +98,7 @@ def neighbor_batch(
 
 @dataclass(frozen=True)
 class ExpectedPast(Expected):
-    root_time: list[int]  # for each node
+    root_time: list[int]  # for each node, the time of its root
     edge_time: list[int]
 
 

@@ -1,6 +1,6 @@
 """Large arrays whose memory is reused after their release.
 
-A fresh array of hundreds of megabytes costs one page fault per 4 KiB. These faults take about as much time as the gather that fills the array. A block returns
+A fresh array of hundreds of megabytes costs one page fault per 4 KiB. These faults take about as long as the gather that fills the array. A block returns
 to the pool only when the last view of it (numpy's or torch's) is gone.
 """
 

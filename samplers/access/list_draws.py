@@ -63,7 +63,7 @@ def edge_lists(partition: Partition, direction: WalkDirection) -> tuple[EdgeList
 
 
 def _take(lists: EdgeLists, more: EdgeLists | None, name: str, place: np.ndarray) -> np.ndarray:
-    """Values of a column at the positions of entries."""
+    """Returns the values of a column for these entries."""
     values = getattr(lists, name)
     return entries(values, place) if more is None else joined_entries(values, getattr(more, name), place)
 
@@ -88,7 +88,7 @@ class _Lists:
         return self._more is not None
 
     def place(self, count: np.ndarray, position: np.ndarray) -> np.ndarray:
-        """Positions of drawn entries in the stored columns."""
+        """Returns the positions of drawn entries in the stored columns."""
         if self._more is None:
             return position
         return joined_positions(count, position, self.start, self._in_degree, self._out_start)
@@ -101,7 +101,7 @@ class _Lists:
         return checked(self.take("indices", place), self._lists.num_sources)
 
     def everything(self) -> np.ndarray:
-        """Positions of all entries of all lists."""
+        """Returns the positions of all entries of all lists in the stored columns."""
         position = all_positions(self.first, self.degree)
         return self.place(self.degree, position)
 

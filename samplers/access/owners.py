@@ -97,7 +97,7 @@ class LocalOwner:
 
     @property
     def feature_bytes(self) -> int:
-        """Bytes of a stored row of features."""
+        """Number of bytes of one stored row of features."""
         return self._owner.feature_bytes
 
 

@@ -175,7 +175,7 @@ class PartitionOwner:
                 ) from None
 
     def _features(self, row: np.ndarray) -> np.ndarray | None:
-        """Rows of features in their stored form."""
+        """Returns rows of features in their stored form."""
         table, on_store = self._partition.feature, self._partition.feature_on_store
         if on_store is not None:
             return on_store.read(row)
@@ -211,7 +211,7 @@ class PartitionOwner:
 
     @property
     def feature_bytes(self) -> int:
-        """Bytes of a stored row of features."""
+        """Number of bytes of one stored row of features."""
         partition = self._partition
         has_none = partition.feature is None and partition.feature_on_store is None
         return 0 if has_none else partition.feature_rows.row_bytes

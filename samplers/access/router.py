@@ -544,7 +544,7 @@ def _column_like(piece: np.ndarray | None, length: int) -> np.ndarray | None:
 
 
 def _scatter(pieces: list[np.ndarray], groups: list[np.ndarray | slice], length: int) -> np.ndarray:
-    """Merges pieces into the order of the question's nodes."""
+    """Merges the owners' pieces of a column. The result has the order of the question's nodes."""
     if len(pieces) == 1 and isinstance(groups[0], slice):
         return pieces[0]
     merged = np.empty((length, *pieces[0].shape[1:]), pieces[0].dtype)
@@ -555,7 +555,7 @@ def _scatter(pieces: list[np.ndarray], groups: list[np.ndarray | slice], length:
 
 @compiled
 def _place_lists(neighbor, start, group, count, piece):
-    """Copies the lists of one owner to their places among all lists."""
+    """Copies the lists of one owner to their positions among the lists of all owners."""
     read = 0
     for i in range(len(group)):
         write = start[group[i]]

@@ -94,7 +94,7 @@ class TorchBatch(Subgraph[torch.Tensor]):
 
     @property
     def target(self) -> torch.Tensor:
-        """Labels of the roots; predictions are compared with them."""
+        """The labels of the roots, with which predictions are compared."""
         assert self.y is not None
         return self.y[self.root_index]
 

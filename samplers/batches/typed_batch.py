@@ -126,7 +126,7 @@ class TypedBatch(Generic[Array]):
 
     @property
     def target(self) -> Array:
-        """Labels of the roots; predictions are compared with them."""
+        """The labels of the roots, with which predictions are compared."""
         assert self.roots.y is not None
         target: Array = self.roots.y[self.root_index]
         return target

@@ -22,12 +22,12 @@ class PendingBatch:
 
     @property
     def node(self) -> np.ndarray:
-        """Stored ids of the nodes; only for a plain graph."""
+        """The stored ids of the batch's nodes. Only for a plain graph."""
         return self.wanted[0][1]
 
     @property
     def columns(self) -> Columns:
-        """Columns to fetch; only for a plain graph."""
+        """The columns to fetch. Only for a plain graph."""
         return self.wanted[0][2]
 
     def then(self, change: Callable[[Any], Any]) -> "PendingBatch":

@@ -16,7 +16,7 @@ from graphmill.samplers.vocabulary.requirements import NO_ROOT_TIMES
 class NodeCopies:
     """Ids of copies. For root time k (an index), the copy of node v has the id k · num_nodes + v."""
 
-    num_nodes: int  # of the type
+    num_nodes: int  # number of nodes of the type
     root_time: np.ndarray  # int64 [k], ascending, distinct
     until: np.ndarray  # int64 [k]: for each root time, the latest time of an edge that the search follows
 

@@ -20,11 +20,11 @@ _POLL_S = 1.0
 
 @dataclass(frozen=True)
 class Bounds:
-    """Bounds on work that is done in advance."""
+    """Bounds on work that is done in advance. One result is always allowed, whatever its size."""
 
     threads: int
     ahead: int  # number of results that are begun but not delivered
-    max_bytes: int  # of these results; an unfinished one counts as the largest so far; one is always allowed
+    max_bytes: int  # size of these results; an unfinished one counts as the largest so far
     timeout_s: float
 
 

@@ -249,7 +249,7 @@ class RowSchedule:
         # Every batch reuses these arrays: the page faults of new arrays would take as long as filling them.
         self._room, self._following = np.empty((6, 0), np.int64), np.empty((2, 0), np.int32)
         self._near = _longest_run(offsets, is_near)
-        # For each batch: number of its first occurrence; nodes; their positions, those in `_near` first; number of nodes in `_near`.
+        # An entry for each batch: (number of its first occurrence, its nodes, their positions with `_near` nodes first, number of `_near` nodes).
         self._known: deque[tuple[int, np.ndarray, np.ndarray, int]] = deque()
         self._counter = 0
         self.num_used = 0

@@ -40,7 +40,7 @@ class ScheduleStats:
 
     needed: int = 0  # number of rows in the batches that other machines have
     fetched: int = 0  # number of requested rows
-    fetched_ahead: int = 0  # of these, rows requested before their batch
+    fetched_ahead: int = 0  # number of rows that were requested before their batch
     requests: int = 0  # number of requests for rows
     most_known: int = 0  # largest number of batches known at the same time
     peak_bytes: int = 0  # largest total size of kept rows, including rows fetched in advance

@@ -83,9 +83,9 @@ class NeighborOptions(RootOptions):
     """Which nodes count as a node's neighbors: the sources of its in-edges (in), the ends of its out-edges (out), or both. In a typed graph, a relation's
     out-edges are the in-edges of its reverse relation."""
     scheme: Scheme = "uniform"
-    """Method of drawing neighbors: uniform; weight: by edge weight; degree: by the neighbor's in-degree (at least 1); last: the most recent edges; labor:
-    LABOR-0 (arXiv:2210.13339), which flips one coin per neighbor and hop. All nodes of a hop share these coins, so they tend to draw the same neighbors, and
-    fanouts are only expected numbers. In a graph of several relations, draws are uniform in a relation without weights (or times)."""
+    """Method of drawing neighbors. uniform: with equal probability. weight: by edge weight. degree: by the neighbor's in-degree (at least 1). last: the most
+    recent edges. labor: LABOR-0 (arXiv:2210.13339), which flips one coin per neighbor and hop. All nodes of a hop share these coins, so they tend to draw
+    the same neighbors, and fanouts are only expected numbers. In a graph of several relations, draws are uniform in a relation without weights (or times)."""
     time: Literal["all", "until", "before"] = "all"
     """Which edges are used. all: edges of all times. until: at every hop, only edges up to the root's time (PyG's temporal sampling). before: only edges
     earlier than the root's time. If roots with two different times reach a node, the batch has the node twice. In a graph of several relations, all edges of a
@@ -102,7 +102,7 @@ class NeighborOptions(RootOptions):
     """With scheme labor: number of consecutive steps that share coins, and therefore most nodes (arXiv:2310.12403). It does not change the distribution of a
     single step."""
     layer_dependency: bool = False
-    """With scheme labor: use the same coins in all hops of a batch."""
+    """With scheme labor: all hops of a batch use the same coin for a node."""
     replace: bool = False
     """Draw with replacement: the `fanout` draws are independent, so a neighbor may be drawn more than once."""
     edge_columns: tuple[EdgeColumn, ...] = ()
@@ -358,9 +358,9 @@ class SaintOptions(RootOptions):
 
     AFTER: ClassVar = {"batches_per_epoch": (*_OF_ROOTS, "encodings"), "edge_columns": ("root_type",)}
     num_walks: int = 2000
-    """Roots drawn per batch."""
+    """Number of roots drawn per batch."""
     walk_length: int = 2
-    """Steps of a walk."""
+    """Number of steps of a walk."""
     num_presamples: int = 200
     """Number of batches drawn before training, to estimate how often each node and edge is in a batch (T in the paper)."""
     direction: WalkDirection = "both"
@@ -391,7 +391,7 @@ class LinkOptions:
     """Where negatives come from. fixed: stored negatives; if `shuffle` is False, all of them. all: a link's destination is ranked among all nodes, without the
     known neighbors of its source."""
     num_negatives: int = 1
-    """Negatives drawn for each link."""
+    """Number of negatives drawn for each link."""
     exclude_own: bool = True
     """Remove from the batch's edges the links that the batch predicts, and their reverses."""
     relation: str | None = None
@@ -415,7 +415,7 @@ class TopLinkOptions:
     top_k: int = 10
     """Number of destinations per node. The node itself, and the nodes to which it has an edge, are left out."""
     relation: int | None = None
-    """In a knowledge graph, the index of the links' relation."""
+    """In a knowledge graph: the index of the relation of the links."""
     links_of: str | None = None
     """In a typed graph, the relation of the links, like `LinkOptions.relation`."""
 

@@ -233,7 +233,7 @@ def _checkpoint_state(folder: Path) -> tuple[list[bytes], Run]:
 
     path, _, _ = _checkpoint(folder)
     body = json.loads((path / "state.json").read_text())
-    del body["digest"]  # as in version 1; with a digest, every changed text would be refused
+    del body["digest"]  # version 1 had no digest; with it, every changed text is refused
 
     def run(data: bytes) -> None:
         (path / "state.json").write_bytes(data)

@@ -63,7 +63,7 @@ def pack(graphs, roots=None):
     )
 
 
-# Graphs: with edges; with one node; with an isolated node; without edges; with two components.
+# Five graphs: one with edges, one with a single node, one with an isolated node, one without edges, one with two components.
 SHAPES = [(6, 8), (1, 0), (5, 3), (4, 0), (9, 7)]
 GRAPHS = [random_graph(*shape, seed) for seed, shape in enumerate(SHAPES)]
 

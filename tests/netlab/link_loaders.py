@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 FANOUTS = (15, 10, 5)
 TURN_S = 1200.0
 AHEAD = 32  # Number of batches that a plan knows. Sixteen are drawn at a time.
-EPOCHS_AFTER = 2  # More epochs for the plan, so that at the end of the measurement as many batches are drawn ahead as at its beginning.
+EPOCHS_AFTER = 2  # The plan knows two more epochs, so at the end of the measurement it still draws ahead.
 LOOK_S, JOIN_S = 0.25, 120.0
 JOIN_PORT = 29517
 

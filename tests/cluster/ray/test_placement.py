@@ -59,7 +59,7 @@ GB = 10**9
 @pytest.mark.parametrize(
     ("asked", "gpus", "free_bytes", "data_bytes", "expected"),
     [
-        # Without a cluster: one worker per GPU; else one process, if the data fit into memory; else workers on CPUs.
+        # Without a cluster, there is one worker per GPU. Without GPUs, there is one process if the data fit into memory, or workers on CPUs.
         (WorkerOptions(), 2, 8 * GB, GB, (2, "gpu", "ray")),
         (WorkerOptions(), 1, 8 * GB, GB, (1, "gpu", "process")),
         (WorkerOptions(), 0, 8 * GB, GB, (1, "cpu", "process")),

@@ -724,7 +724,7 @@ class _Trickling:
                 told = b"".join(graphmill.cluster.transport.wire.pack(self.reply))
                 step = -(-len(told) // self.pieces)
                 for start in range(0, len(told), step):
-                    time.sleep(self.pause_s)  # as on a slow connection
+                    time.sleep(self.pause_s)  # like a slow connection
                     line._send([memoryview(told[start : start + step])], 20.0)
 
     def close(self) -> None:

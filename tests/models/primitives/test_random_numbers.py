@@ -1,4 +1,4 @@
-"""Random numbers depend on a key and an element's index, and equal SplitMix64's. A range may start anywhere; there is no pattern; a pretended GPU gives the
+"""Random numbers depend on a key and an element's index, and equal SplitMix64's. A range may start anywhere. Numbers show no pattern. A pretended GPU gives the
 same."""
 
 import pytest
