@@ -73,8 +73,8 @@ def typed_batch(
 def lists_of(graph: TypedMemoryGraph, relation: Relation, direction: str) -> dict[int, list[tuple[int, int]]]:
     """Maps the permanent id of a node to the list of entries from which its edges in this relation are drawn.
 
-    If a relation has a reverse, its out-edges are the in-edges of the reverse. They are read from the reverse relation's
-    table. A relation that stores its out-edges itself uses its own table.
+    With direction "out", if relation r has a reverse, the table of r has the out-edges of this reverse. They are read from
+    the edges of the reverse. A relation that stores its out-edges itself uses its own edges.
     """
     source, target, edges = graph.tables[relation.source].ids, graph.tables[relation.target].ids, graph.edges[relation]
     if direction == "in" or relation.reverse in graph.edges:

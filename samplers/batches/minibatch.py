@@ -41,7 +41,7 @@ class Subgraph(Generic[Array]):
     score: Array | None = None  # float32 [n]: closeness to the subgraph's root
     loss_weight: Array | None = None  # float32 [n]: weight of the node's loss, if it is a root
     edge_coefficient: Array | None = None  # float32 [e], weight of a message
-    degree: Array | None = None  # int64 [n]: in-degree in the whole graph, which the coefficients account for
+    degree: Array | None = None  # int64 [n]: in-degree in the whole graph; weighted sums estimate sums over these edges
     edge_id: Array | None = None  # int64 [e], permanent ids
     edge_weight: Array | None = None  # float32 [e]
     edge_time: Array | None = None  # int64 [e]

@@ -50,7 +50,7 @@ class TypedEdges(Generic[Array]):
     edge_time: Array | None = None  # int64 [e]
     edge_feature: Array | None = None  # float32 [e, edge_feature_dim]
     edge_coefficient: Array | None = None  # float32 [e], weight of a message
-    degree: Array | None = None  # int64 [n]: in-degree in the whole graph, which the coefficients account for
+    degree: Array | None = None  # int64 [n]: in-degree in the whole graph; weighted sums estimate sums over these edges
 
     def __repr__(self) -> str:
         return describe(self)
