@@ -1,4 +1,4 @@
-"""Many small graphs in arrays, for tests: the store that `graphmill.samplers.methods.graph_batches` draws from, without files."""
+"""Many small graphs in arrays, for tests. `graphmill.samplers.methods.graph_batches` can draw from them as from a store, without files."""
 
 import hashlib
 from dataclasses import dataclass, fields
@@ -12,21 +12,21 @@ from graphmill.storage.graph_sets.packed_graphs import PackedGraphs
 
 @dataclass(frozen=True)
 class ArrayGraphStore:
-    """Graphs packed in arrays (in memory or mapped).
+    """Graphs that are packed into arrays (in memory or mapped from files).
 
-    Graph i has the node rows [node_ptr[i], node_ptr[i + 1]); its edges are packed in the same way.
+    Graph i has the nodes [node_ptr[i], node_ptr[i + 1]) and the edges [edge_ptr[i], edge_ptr[i + 1]).
     """
 
     node_ptr: np.ndarray  # int64 [num_graphs + 1]
     edge_ptr: np.ndarray  # int64 [num_graphs + 1]
-    edge_index: np.ndarray  # int32 [2, m], positions within the edge's own graph
+    edge_index: np.ndarray  # int32 [2, m]: positions of source and target within their graph
     node_feature: np.ndarray | None = None
     edge_feature: np.ndarray | None = None
     target: np.ndarray | None = None
 
     @cached_property
     def content_hash(self) -> str:
-        """Reads all arrays, once."""
+        """Hash of all arrays. The first call reads them; later calls do not."""
         found = hashlib.sha256()
         for field in fields(self):
             array = getattr(self, field.name)

@@ -1,4 +1,4 @@
-"""A headless Chromium that tests control by the DevTools protocol over two pipes, without a package or a port."""
+"""Controls a headless Chromium in tests, by the DevTools protocol over two pipes. It needs no package and no port."""
 
 import fcntl
 import json
@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-# Chromium reads its commands from descriptor 3 and answers on 4.
+# Chromium reads commands from file descriptor 3 and writes answers to descriptor 4.
 _EXEC = (
     "import os, sys; os.dup2(int(sys.argv[1]), 3); os.dup2(int(sys.argv[2]), 4); os.execv(sys.argv[3], sys.argv[3:])"
 )
@@ -46,7 +46,7 @@ class Browser:
             self.call(f"{domain}.enable")
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """Sends a command and waits for its answer."""
+        """Sends a command to the browser and waits for its answer."""
         self._number += 1
         number = self._number
         message: dict[str, Any] = {"id": number, "method": method, "params": parameters}
@@ -61,7 +61,7 @@ class Browser:
                 return answer["result"]
 
     def open(self, url: str, width: int, height: int, scheme: str = "light") -> None:
-        """Loads a page with this window size and colour scheme, and returns when it is loaded."""
+        """Opens a page in a window of this size, with this colour scheme. Returns when the page is loaded."""
         self.errors.clear()
         self.requests.clear()
         self._loaded = False
@@ -73,7 +73,7 @@ class Browser:
         deadline = time.monotonic() + _TIMEOUT_S
         while not self._loaded:
             self._receive(deadline)
-        # Requests that continue after the page is loaded may still fail.
+        # After the page is loaded, some requests still run. They may fail.
         self.evaluate("new Promise(done => setTimeout(done, 50))")
 
     def evaluate(self, expression: str) -> Any:
@@ -109,9 +109,9 @@ class Browser:
 
 @contextmanager
 def browser(program: str, profile: Path) -> Iterator[Browser]:
-    """Starts the browser with a new profile in the empty folder `profile`. Ends it with the block."""
+    """Starts the browser with a new profile in the empty folder `profile`. At the end of the `with` block the browser ends."""
     ours, theirs = os.pipe(), os.pipe()
-    # Numbers that 3 and 4 cannot overwrite.
+    # Descriptors from 10 on, because the child process overwrites 3 and 4.
     commands, answers = fcntl.fcntl(ours[0], fcntl.F_DUPFD, 10), fcntl.fcntl(theirs[1], fcntl.F_DUPFD, 10)
     arguments = [program, *_FLAGS, f"--user-data-dir={profile}", "about:blank"]
     process = subprocess.Popen(
@@ -127,7 +127,7 @@ def browser(program: str, profile: Path) -> Iterator[Browser]:
     try:
         yield Browser(ours[1], theirs[0])
     finally:
-        os.close(ours[1])  # it ends when its commands do
+        os.close(ours[1])  # the browser ends when its command pipe is closed
         with suppress(subprocess.TimeoutExpired):
             process.wait(timeout=10)
         with suppress(ProcessLookupError):

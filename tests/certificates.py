@@ -1,4 +1,4 @@
-"""Certificates for tests: an authority, and host certificates that it signs."""
+"""Makes certificates for tests: a new authority, and host certificates that it signs."""
 
 import datetime
 import ipaddress
@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 
 def certificates(folder: Path, addresses: Sequence[str] = ("127.0.0.1",)) -> dict[str, str]:
-    """Ray's TLS variables for a host with these addresses. A new authority signs; its files are in `folder`."""
+    """Makes a new authority and a host certificate for these addresses, in `folder`. Returns Ray's TLS variables for the host."""
     folder.mkdir(parents=True, exist_ok=True)
     authority_key, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
     authority, host = _name("authority"), _name("host")

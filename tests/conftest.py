@@ -1,4 +1,4 @@
-"""Fixtures of all tests: the folder of real data sets, one Ray head node, and a separate Ray token for this test run."""
+"""Fixtures for all tests: the folder of real data sets, and one Ray head node. Also sets a separate Ray token for this test run."""
 
 import gc
 import os
@@ -18,14 +18,14 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 
 
 def _use_own_ray_token() -> tempfile.TemporaryDirectory[str]:
-    """Sets a separate Ray token. Ray reads the mode once, at its first import, so this function runs before any test module."""
+    """Sets a separate Ray token. Ray reads RAY_AUTH_MODE only at its first import, so this function runs before any test module is imported."""
     folder = tempfile.TemporaryDirectory(prefix="graphmill-token-")
     token_file = Path(folder.name, "token")
     token_file.touch(mode=0o600)
     token_file.write_text(secrets.token_hex(32))
-    os.environ.pop("RAY_AUTH_TOKEN", None)  # it would win over the file
+    os.environ.pop("RAY_AUTH_TOKEN", None)  # it would override the file
     os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN_PATH=str(token_file), RAY_USAGE_STATS_ENABLED="0")
-    # Tests must not run on a cluster that the developer is logged in to.
+    # Tests must not use a Ray cluster that the developer uses.
     for name in ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS"):
         os.environ.pop(name, None)
     return folder
@@ -33,13 +33,13 @@ def _use_own_ray_token() -> tempfile.TemporaryDirectory[str]:
 
 _TOKEN_FOLDER = _use_own_ray_token()
 
-# The test processes share the cores, and torch's threads would wait for one another, which takes two to five times as
-# long. Set before torch is imported.
+# Several test processes share the cores. With torch's default number of threads, tests would take two to five times as
+# long, because threads wait for one another. This must be set before torch is imported.
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ["OMP_NUM_THREADS"] = "1"
 
-# A shell starts background commands with Ctrl-C ignored, and child processes inherit this. Jobs under test must still
-# receive Ctrl-C.
+# A shell makes background commands ignore Ctrl-C, and child processes inherit this. Jobs under test must react to
+# Ctrl-C, so restore the default.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -61,8 +61,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Reduces the number of hypothesis examples in the gate."""
-    # The time of an example is not limited, and several examples may use the folder of one fixture.
+    """Makes hypothesis run fewer examples in the gate."""
+    # An example may take any time, and several examples may share the folder of a fixture.
     usual = settings(deadline=None, suppress_health_check=list(HealthCheck))
     settings.register_profile("gate", usual, max_examples=25)
     settings.register_profile("all", usual, max_examples=200)
@@ -79,18 +79,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         long = [item for item in items if item.get_closest_marker("long")]
         config.hook.pytest_deselected(items=long)
         items[:] = [item for item in items if not item.get_closest_marker("long")]
-    # A job joins the Ray to which its process is connected, which takes ten times as long. So tests that need no Ray
-    # come first in their file.
+    # If this process is connected to a Ray, a job joins that Ray and takes ten times as long. So the tests of a file that
+    # need no Ray run first.
     files = {path: place for place, path in enumerate(dict.fromkeys(item.path for item in items))}
     items.sort(key=lambda item: (files[item.path], "shared_ray" in getattr(item, "fixturenames", ())))
     if hasattr(config, "workerinput"):
-        # Several test processes take the files in this order, so the longest files come first.
+        # If there are several test processes, they take files in this order. Files with Ray tests take longest, so they come first.
         files = {item.path for item in items if item.get_closest_marker("ray")}
         items.sort(key=lambda item: item.path not in files)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skips tests only in the gate. A run of all tests, or of one test by name, runs them. Ray's core tests run on every machine."""
+    """Skips a test that needs Ray if this machine is too slow for Ray. Never skips Ray's core tests, a test that is given by name, or a test in a run of all
+    tests."""
     needs_ray = item.get_closest_marker("ray") or "ray_head" in getattr(item, "fixturenames", ())
     asked_for = (
         item.config.getoption("long") or item.nodeid in item.config.args or item.get_closest_marker("core") is not None
@@ -105,12 +106,12 @@ def _told(config: pytest.Config) -> str | None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    """With several test processes, the first decides for all if the machine is too slow."""
+    """If there are several test processes, the main process checks once whether the machine is too slow, and tells the others."""
     node.workerinput[_SLOW] = why_too_slow_for_ray()
 
 
 def pytest_collection_finish() -> None:
-    """Excludes all imported objects from garbage collection, which would take half a second each time."""
+    """Excludes all objects that exist after the imports from garbage collection. Otherwise each full collection would take half a second."""
     gc.collect()
     gc.freeze()
 
@@ -124,7 +125,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_unconfigure() -> None:
-    """Repeats the failed tests in the last lines of the output, because a reader may see only the end of a long log."""
+    """Prints the names of failed tests again at the end of the output, because a reader may see only the end of a long log."""
     for line in _FAILED:
         print(f"FAILED {line}")
 
@@ -164,17 +165,17 @@ def compiled_loops(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 @pytest.fixture(scope="session")
 def ray_head(compiled_loops: None) -> Iterator[RayHead]:
-    """One real head node for all tests of this process that do not need a separate Ray."""
+    """One real head node. All tests of this process use it, except tests that need a separate Ray."""
     with start_ray_head(num_cpus=4) as head:
         yield head
 
 
 @pytest.fixture(scope="module")
 def shared_ray(ray_head: RayHead) -> Iterator[None]:
-    """Connects this process to the shared head until the module's tests are done. Jobs that run in this process use this connection."""
+    """Connects this process to the shared head node until the module's tests have ended. Jobs that run in this process use the connection."""
     from graphmill.cluster.options import SessionOptions
     from graphmill.cluster.ray.session import LOCAL_RAY_ENVIRONMENT, environment_defaults, ray_session
 
-    # The head is on this machine alone, as a Ray that a job starts for itself.
+    # Like a Ray that a job starts, the head listens only on this machine.
     with environment_defaults(LOCAL_RAY_ENVIRONMENT), ray_session(SessionOptions(address=ray_head.address)):
         yield

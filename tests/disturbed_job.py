@@ -1,4 +1,4 @@
-"""A small training job on real processes for fault tests: how tests start and watch it, and the results that no fault may change."""
+"""A small training job on real processes, for tests of faults. Tests start it, watch it, and check the results that no fault may change."""
 
 import contextlib
 import json
@@ -17,7 +17,7 @@ from tests.ray_head import RayHead
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 JOB = REPOSITORY / "jobs" / "products_geco.py"
-# Increase it for more than a few faults in one run: 160 for ten.
+# For many faults in one run, set more epochs, such as 160 for ten faults.
 NUM_EPOCHS = int(os.environ.get("DISTURBED_EPOCHS", "40"))
 FLAGS = {
     "--data.nodes": "1500",
@@ -30,14 +30,14 @@ FLAGS = {
     "--fit.checkpoint_minutes": "0.02",
     "--servers.local_reads": "no",
 }
-STORE = Path("data", "synthetic-1500-seed0-ldg2")  # Relative to the folder in which the job runs.
+STORE = Path("data", "synthetic-1500-seed0-ldg2")  # relative to the job's working folder
 
 
 class Job:
-    """One run of the job, or of another `command`, in a separate process session. With `output`, its output goes to this file and may be long.
+    """One run of the job (or of another `command`) in a new process session. `output`: the file for its output; use it if the output is long.
 
-    `flags`: names and values that override FLAGS. `head`: the Ray on which the job runs; None: the job starts its own
-    Ray.
+    `flags`: names and values that override FLAGS. `head`: the Ray on which the job runs. If it is None, the job starts a
+    Ray itself.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Job:
             )
 
     def end(self, timeout_s: float = 600) -> tuple[int, str]:
-        """(exit status, stderr)"""
+        """Waits for the end of the job. Returns (exit status, stderr)."""
         out, err = self.popen.communicate(timeout=timeout_s)
         assert "Traceback" not in out + err, out + err
         return self.popen.returncode, err
@@ -92,7 +92,7 @@ class Job:
         return ray.children(recursive=True)
 
     def ray_logs(self) -> list[Path]:
-        """The log files of the job's Ray, while it runs."""
+        """The log files of the Ray that the job uses. Call it while the job runs."""
         for process in self.family():
             with contextlib.suppress(psutil.NoSuchProcess):
                 for argument in process.cmdline():
@@ -101,7 +101,7 @@ class Job:
         return []
 
     def actors(self, name: str) -> list[psutil.Process]:
-        """The running processes of this kind of actor."""
+        """The processes of running actors of this kind."""
         found = []
         for process in self.family():
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -120,7 +120,7 @@ def start(
 
 
 def epochs(run: Path) -> list[dict]:
-    """The run's records of its epochs, without times."""
+    """The record of each epoch of the run, without times."""
     file = run / "metrics.jsonl"
     lines = file.read_text().splitlines() if file.exists() else []
     records = [json.loads(line) for line in lines if line.endswith("}")]
@@ -152,7 +152,7 @@ def events(run: Path) -> list[dict]:
 
 
 def starts(run: Path) -> list[dict]:
-    """The starts of the workers: where each began, and how many epochs were repeated."""
+    """Each start of the workers: the position where it began, and the number of epochs that it repeated."""
     return [event for event in events(run) if event["kind"] == "start"]
 
 

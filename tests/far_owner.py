@@ -1,4 +1,4 @@
-"""Owners that answer in this process but count as owners on another machine, and record their requests."""
+"""Owners that pretend to be on another machine. They answer in this process and record their requests."""
 
 from graphmill.samplers.access.owners import Owner, Pending
 from graphmill.samplers.access.router import Router, local_router
@@ -7,7 +7,7 @@ from graphmill.storage.graph import StoredGraph
 
 
 class FarOwner:
-    """Places no rows."""
+    """An owner without `place_rows`, so that a router treats it as an owner elsewhere."""
 
     def __init__(self, owner: Owner) -> None:
         self._owner = owner
@@ -27,7 +27,7 @@ class FarOwner:
 
 
 def far_router(graph: StoredGraph, near: tuple[int, ...] = (0,), **options) -> tuple[Router, list[FarOwner]]:
-    """A router that reads only the partitions `near` in this process; and the owners of the other partitions."""
+    """Returns a router that reads only the partitions `near` in this process, and the owners of the other partitions."""
     far: list[FarOwner] = []
 
     def watch(owner: Owner, index: int) -> Owner:

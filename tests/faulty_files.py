@@ -1,8 +1,8 @@
-"""A filesystem that fails one call below a folder: the k-th open, read, write, sync, rename, link, listing, removal or map of a file.
+"""Makes one call on files below a folder fail. Call number k may be an open, read, write, sync, rename, link, listing, removal or map.
 
-Counted calls are Python's calls of `os`, of `open` and of its files. Arrow, NumPy and safetensors normally read and
-write by themselves; here they use `open`, so that their calls count, too. Files outside the folder, such as imported
-modules, are not affected.
+Python's calls of `os`, of `open` and of open files are counted. Arrow, NumPy and safetensors normally read and write
+without Python; here they use `open`, so that their calls count too. Files outside the folder, such as imported modules,
+are not affected.
 """
 
 import builtins
@@ -27,7 +27,7 @@ _OF_FILES = frozenset(("read", "readinto", "readline", "write", "flush", "trunca
 
 
 class Faults:
-    """Counts the calls. Call number `fails_at`, counted from 0, raises EIO or ENOSPC."""
+    """Counts the calls. Call number `fails_at` raises EIO or ENOSPC; the first call has number 0."""
 
     def __init__(self, folder: Path, fails_at: int = -1) -> None:
         self.count, self.failed = 0, ""
@@ -84,7 +84,7 @@ class _File:
 
 @contextmanager
 def faulty_files(folder: Path, fails_at: int = -1) -> Iterator[Faults]:
-    """Inside the block one call below `folder` fails. With -1 no call fails and all calls are counted."""
+    """Inside the `with` block, call number `fails_at` on files below `folder` fails. With -1 no call fails, and the calls are only counted."""
     faults = Faults(folder.resolve(), fails_at)
     real_open, real_map, real_os = builtins.open, mmap.mmap, {name: getattr(os, name) for name in _OF_OS}
 

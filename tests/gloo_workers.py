@@ -1,4 +1,4 @@
-"""Runs the test cases of a module on real gloo processes, which are started once per module."""
+"""Runs the test cases of a module on real gloo processes. The processes start once per module."""
 
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +18,7 @@ DEADLINE = timedelta(seconds=120)
 
 
 def on_workers(body: Callable[[Peers], Any], sizes: Sequence[int] = SIZES) -> dict[int, list[Any]]:
-    """Results of `body` (tensors and plain values) on every worker, for groups of these sizes: {size: [by rank]}."""
+    """Runs `body` in groups of workers, one group for each of these sizes. Returns {size: [the result of each rank]}; results are tensors and plain values."""
     with tempfile.TemporaryDirectory() as folder:
         run_ranks(_worker, (body, folder, sizes), max(sizes))
         return {
@@ -28,14 +28,15 @@ def on_workers(body: Callable[[Peers], Any], sizes: Sequence[int] = SIZES) -> di
 
 
 def shards_of(num_nodes: int, size: int, *, lopsided: bool) -> Shards:
-    """Even shards. With `lopsided` and more than two workers, the first and the last shard are empty."""
+    """Divides the rows into even shards. With `lopsided` and more than two workers, the first and the last worker have empty shards."""
     if not lopsided or size < 3:
         return Shards.even(num_nodes, size)
     return Shards((0, *Shards.even(num_nodes, size - 2).bounds, num_nodes))
 
 
 def check_parts(parts: Sequence[Mapping[str, Any]], expected: Mapping[str, Any]) -> None:
-    """Checks ranks' results: their outputs `y` and gradients `x` together equal the expected ones in float64, and every other tensor is equal on each rank."""
+    """Compares the ranks' results with the expected ones, in float64. Outputs `y` and gradients `x` are concatenated over ranks. Every other tensor must be
+    equal on all ranks."""
     for key in ("y", "x"):
         torch.testing.assert_close(torch.cat([part[key] for part in parts]), expected[key], rtol=1e-10, atol=1e-10)
     for key, value in expected.items():
@@ -55,5 +56,5 @@ def _worker(rank: int, body: Callable[[Peers], Any], folder: str, sizes: Sequenc
     for size, group in groups.items():
         if rank < size:
             torch.save(body(Peers.of_group(group)), Path(folder, f"{size}-{rank}.pt"))
-    dist.barrier()  # nobody leaves while others still need it
+    dist.barrier()  # a worker stays until all have finished
     dist.destroy_process_group()

@@ -1,5 +1,5 @@
-"""A bucket on a Google Cloud Storage server of the test's own. The emulator knows no conditions, so "only where there is none" is added
-here; it answers one request at a time, so that looking and then writing is exclusive, as the real store's is."""
+"""Runs an emulator of Google Cloud Storage with one bucket, for tests. The emulator has no conditional writes, so this module adds "create only if
+the object does not exist". The emulator answers one request at a time, so checking and then writing is atomic, as on the real store."""
 
 import contextlib
 import logging
@@ -16,7 +16,7 @@ import pytest
 
 @contextlib.contextmanager
 def gs_bucket() -> Iterator[str]:
-    """The URL of a new bucket. The environment tells the server's address, also to child processes."""
+    """Yields the URL of a new bucket. Environment variables have the server's address, so child processes find the server too."""
     pytest.importorskip("gcsfs")
     pytest.importorskip("gcp_storage_emulator")
     import gcsfs
@@ -43,7 +43,7 @@ def gs_bucket() -> Iterator[str]:
             except FileExistsError:
                 self.send_error(412, "conditionNotMet")
 
-    logging.getLogger("gcp_storage_emulator").setLevel(logging.CRITICAL)  # a line for each request slows it down
+    logging.getLogger("gcp_storage_emulator").setLevel(logging.CRITICAL)  # a log line per request is slow
     store = Store(use_memory_fs=True)
     server = HTTPServer(("127.0.0.1", 0), partial(Conditional, store))
     thread = threading.Thread(target=server.serve_forever, daemon=True)

@@ -1,4 +1,4 @@
-"""Runs a job in this process, with the result of `python jobs/….py`. So several jobs share one Ray and one set of imports."""
+"""Runs a job in this process, with the same result as `python jobs/….py`. Several jobs then share one Ray, and modules are imported once."""
 
 import contextlib
 import io
@@ -19,7 +19,7 @@ from graphmill.jobs.run import python_words
 
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
-    """Sets one thread, as in a Ray worker with one CPU, because sums depend on the number of threads."""
+    """Makes torch use one thread, like a Ray worker with one CPU. The last digits of sums depend on the number of threads."""
     import torch
 
     before = torch.get_num_threads()
@@ -33,10 +33,10 @@ def one_thread() -> Iterator[None]:
 def run_job(
     main: Callable[[], int | None], arguments: Sequence[str], cwd: Path = Path(".")
 ) -> subprocess.CompletedProcess[str]:
-    """Runs `main` with this command line in `cwd`; returns its exit status and what it printed.
+    """Runs `main` with this command line in the folder `cwd`. Returns its exit status and its output.
 
-    Reports have no drawings, because these would take a third of a small run's time. tests/jobs/test_report.py tests
-    the drawings.
+    Reports are made without drawings, which would take a third of the time of a small run. tests/jobs/test_report.py
+    tests the drawings.
     """
     out, err = io.StringIO(), io.StringIO()
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
@@ -52,7 +52,7 @@ def run_job(
 
 
 def run_on_one_thread(main: Callable[[], int | None], words: Sequence[str], folder: Path) -> str:
-    """Runs a job on one thread in this folder, checks that it succeeds, and returns its output."""
+    """Runs a job in this folder, on one thread. Checks that it succeeds and returns its output."""
     with one_thread():
         done = run_job(main, words, folder)
     assert done.returncode == 0, done.stderr
@@ -61,12 +61,12 @@ def run_on_one_thread(main: Callable[[], int | None], words: Sequence[str], fold
 
 
 def train_in(folder: Path, *words: str, main: Callable[[], int | None] = train_links.main) -> str:
-    """Calls `run_on_one_thread` with a training command, by default for links."""
+    """Runs a training command by `run_on_one_thread`. The default command trains on links."""
     return run_on_one_thread(main, words, folder)
 
 
 def trained(url: str, run: Path, *words: object, job: Any = train_nodes) -> tuple[dict[str, Any], list[float], str]:
-    """(summary, losses of the epochs, output) of a run."""
+    """Trains, and returns (summary, loss of each epoch, output)."""
     with one_thread():
         said = output_of(job.main, "--data", url, *words, "--run.dir", run)
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
@@ -76,7 +76,7 @@ def trained(url: str, run: Path, *words: object, job: Any = train_nodes) -> tupl
 
 
 def output_of(main: Callable[[], int | None], *words: object, cwd: Path = Path(".")) -> str:
-    """Checks that a job succeeds, and returns its output."""
+    """Runs a job, checks that it succeeds, and returns its output."""
     done = run_job(main, [*map(str, words)], cwd)
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -1,4 +1,4 @@
-"""A knowledge graph made by rule, in the layout of FB15k-237: each relation leads from any entity to members of one group."""
+"""Makes a knowledge graph in the file layout of FB15k-237. A rule maps each relation and the group of a triple's head to the group of its tail."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ RULES = {"next to": lambda g: (g + 1) % NUM_GROUPS, "friend of": lambda g: g, "o
 
 
 def triples(num_entities: int = 120, count: int = 1800, seed: int = 0) -> list[tuple[str, str, str]]:
-    """Distinct triples in random order. Each relation leads to some members of one group."""
+    """Distinct triples in random order. The relation and the head's group determine the tail's group."""
     rng = np.random.default_rng(seed)
     group = np.arange(num_entities) % NUM_GROUPS
     names, found = list(RULES), set[tuple[str, str, str]]()

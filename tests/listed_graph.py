@@ -1,8 +1,8 @@
-"""Graphs as plain Python lists, plain and typed, for tests: a source that cuts its chunks as it likes, random examples, and what ingestion should make.
+"""Plain and typed graphs as Python lists, for tests: a source of edges in chunks of any size, random examples, and the expected result of an ingestion.
 
-`expected_graph` is the slow reference of `graphmill.storage.ingestion.ingest`; `stored_graph` reads partitions back
-into the same form. Both use only original ids, so their results do not depend on partitions. `expected_lists` and
-`stored_lists` do the same for a typed graph, part by part.
+`expected_graph` is a slow reference for `graphmill.storage.ingestion.ingest`. `stored_graph` reads stored partitions
+into the same form. Both name nodes by original ids, so their results do not depend on partitions. `expected_lists` and
+`stored_lists` do the same for each type and relation of a typed graph.
 """
 
 import math
@@ -20,7 +20,7 @@ from graphmill.storage.ingestion.ingest import IngestOptions
 
 @dataclass(frozen=True)
 class ListedGraph:
-    """A `GraphSource` over lists."""
+    """A `GraphSource` whose edges and columns are Python lists."""
 
     num_nodes: int
     edges_listed: list[tuple[int, int]]
@@ -38,7 +38,7 @@ class ListedGraph:
     edges_per_chunk: int = 1 << 20
     nodes_per_chunk: int = 1 << 20
     name: str = "listed"
-    meanwhile: Callable[[], None] = field(default=lambda: None, compare=False, repr=False)  # when edges are read
+    meanwhile: Callable[[], None] = field(default=lambda: None, compare=False, repr=False)  # called in `edges`
 
     @property
     def info(self) -> SourceInfo:
@@ -87,7 +87,7 @@ class ListedGraph:
 
 @dataclass(frozen=True)
 class ListedEdge:
-    """One edge in a node's list: the other end's original id and the edge's own columns."""
+    """One edge in a node's list: the original id of the other node, and the columns of the edge."""
 
     other_end: int
     edge_id: int | None
@@ -98,7 +98,7 @@ class ListedEdge:
 
 @dataclass(frozen=True)
 class NodeRow:
-    """A node with its in-edges in stored order."""
+    """A node, with its in-edges in stored order."""
 
     in_edges: tuple[ListedEdge, ...]
     out_edges: tuple[ListedEdge, ...] | None
@@ -109,7 +109,7 @@ class NodeRow:
 
 
 def expected_graph(graph: ListedGraph, options: IngestOptions, sources: list[int] | None = None) -> dict[int, NodeRow]:
-    """Original id → node, by the rules of ingestion in dicts and lists. `sources`: original ids of the source type, if it differs."""
+    """Applies the rules of ingestion to dicts and lists. Returns original id → node. `sources`: original ids of the source type, if it is another type."""
     undirected = graph.undirected_once if options.undirected is None else options.undirected
     summed = undirected and not graph.undirected_once and not options.drop_duplicates
     drop_duplicates = options.drop_duplicates or summed
@@ -131,7 +131,7 @@ def expected_graph(graph: ListedGraph, options: IngestOptions, sources: list[int
 
     def listed(lists: dict[int, list[tuple[int, int]]], row: int, with_feature: bool) -> tuple[ListedEdge, ...]:
         kept, seen = [], set()
-        # By time if edges have times, then by id. Among equal edges the first given edge comes first.
+        # Sorted by time (if edges have times), then by id. Among equal edges, the edge that was given first comes first.
         in_order = sorted((times[position] if times else 0, end, position) for end, position in lists[row])
         for time, other_end, position in in_order:
             if drop_duplicates and (time, other_end) in seen:
@@ -171,11 +171,11 @@ def expected_graph(graph: ListedGraph, options: IngestOptions, sources: list[int
 
 
 def is_symmetric(in_edges: dict[int, tuple[ListedEdge, ...]], *, with_columns: bool = True) -> bool:
-    """True if each edge occurs as often as its reverse, with equal weight and features."""
+    """True if every edge occurs exactly as often as its reverse with the same weight and features."""
 
     def numbers(edge: ListedEdge) -> tuple[float, ...]:
         columns = tuple(x for x in (edge.weight, edge.time) if x is not None) + (edge.feature or ())
-        # Bits are compared: -0 is not 0.
+        # Compares bits, so -0 differs from 0.
         return tuple(math.copysign(math.inf, x) if x == 0 else x for x in columns) if with_columns else ()
 
     edges = Counter((edge.other_end, node, numbers(edge)) for node, row in in_edges.items() for edge in row)
@@ -183,9 +183,9 @@ def is_symmetric(in_edges: dict[int, tuple[ListedEdge, ...]], *, with_columns: b
 
 
 def stored_graph(graph: StoredGraph, sources: StoredGraph | None = None) -> dict[int, NodeRow]:
-    """Original id → node, as stored in the partitions, after a check of every checksum.
+    """Reads the partitions and checks every checksum. Returns original id → node.
 
-    `sources`: the nodes that neighbor ids name, if they differ.
+    `sources`: the nodes to which neighbor ids refer, if they have another type.
     """
     partitions = list(graph.partitions(verify=True))
     permanent = np.concatenate([each.original_id for each in (partitions if sources is None else sources.partitions())])
@@ -225,16 +225,16 @@ def ids_of(graph: ListedGraph) -> list[int]:
     return graph.original_id or list(range(graph.num_nodes))
 
 
-# An edge in a target's list: the source's original id, edge id, weight, features.
+# An edge in a target's list: (original id of the source, edge id, weight, features).
 Edge = tuple[int, int | None, float | None, tuple[float, ...] | None]
 
 
 @dataclass(frozen=True)
 class TypedLists:
-    """What a typed graph holds."""
+    """The contents of a typed graph, as lists."""
 
     nodes: dict[str, dict[int, tuple]]  # type → original id → (feature, label, split)
-    edges: dict[Relation, dict[int, list[Edge]]]  # relation → target's original id → its list
+    edges: dict[Relation, dict[int, list[Edge]]]  # relation → original id of a target → its list
 
     @classmethod
     def of(cls, nodes: dict[str, dict[int, NodeRow]], edges: dict[Relation, dict[int, NodeRow]]) -> "TypedLists":
@@ -256,7 +256,7 @@ def typed_source(nodes: dict[str, ListedGraph], relations: dict[Relation, Listed
 def expected_lists(
     nodes: dict[str, ListedGraph], relations: dict[Relation, ListedGraph], options: IngestOptions
 ) -> TypedLists:
-    """The lists by the rules of ingestion, without reverses in a relation within one type."""
+    """Applies the rules of ingestion to a typed graph. A relation within one type gets no reverse edges."""
     listed = dict(relations)
     if options.undirected:
         for (source, name, target), each in relations.items():
@@ -281,7 +281,7 @@ def expected_lists(
 
 
 def stored_lists(graph: TypedGraph) -> TypedLists:
-    """As the partitions have it."""
+    """Reads the same lists from the stored partitions."""
     nodes = {name: graph.nodes(name) for name in graph.node_types}
     edges = {each: stored_graph(graph.relation(each), nodes[each.source]) for each in graph.relations}
     return TypedLists.of({name: stored_graph(part) for name, part in nodes.items()}, edges)
@@ -295,13 +295,13 @@ def _floats(values, dtype=None) -> tuple[float, ...]:
     return tuple(float(value) for value in np.asarray(values, dtype))
 
 
-# Few different times, so that many are equal, including the limits of the type.
+# Only a few different times, so that many edges have equal times. The limits of the type are among them.
 TIMES = st.integers(-2, 4) | st.sampled_from((1 - 2**63, 2**63 - 1))
 
 
 @st.composite
 def listed_graphs(draw: st.DrawFn) -> ListedGraph:
-    """Small multigraphs with self-loops and isolated nodes, with or without each kind of column, in chunks of any size."""
+    """Draws small multigraphs with self-loops and isolated nodes. Each kind of column may be missing; chunks have any size."""
     num_nodes = draw(st.integers(1, 12))
     node = st.integers(0, num_nodes - 1)
     edges = draw(st.lists(st.tuples(node, node), max_size=40))
@@ -333,7 +333,7 @@ def listed_graphs(draw: st.DrawFn) -> ListedGraph:
 
 
 def random_listed_graph(num_nodes: int, num_edges: int, seed: int = 0, *, feature_dim: int = 4) -> ListedGraph:
-    """A larger multigraph with skewed degrees and every column; about half of the nodes train, a tenth are isolated."""
+    """A larger multigraph with skewed degrees and every kind of column. About half of its nodes are training nodes; a tenth are isolated."""
     rng = np.random.default_rng(seed)
     connected = max(1, num_nodes * 9 // 10)
     src = rng.integers(0, connected, num_edges)
@@ -350,7 +350,7 @@ def random_listed_graph(num_nodes: int, num_edges: int, seed: int = 0, *, featur
 
 @st.composite
 def typed_lists(draw: st.DrawFn) -> tuple[dict[str, ListedGraph], dict[Relation, ListedGraph]]:
-    """Up to three types and four relations, with or without each kind of column, in chunks of any size."""
+    """Draws typed graphs with up to three types and four relations. Each kind of column may be missing; chunks have any size."""
     number = st.floats(-100, 100, width=16)
     nodes, relations = {}, {}
     for name in draw(st.lists(st.sampled_from(["paper", "author", "field_of_study"]), min_size=1, unique=True)):
@@ -390,12 +390,12 @@ def typed_lists(draw: st.DrawFn) -> tuple[dict[str, ListedGraph], dict[Relation,
     return nodes, relations
 
 
-MARKED = 8  # nodes of a marked graph
+MARKED = 8  # number of nodes of a marked graph
 NUM_PARTITIONS = 2
 
 
 def marked_graph(mark: int, meanwhile: Callable[[], None] = lambda: None) -> ListedGraph:
-    """A tiny graph whose files all carry its number, so that a mixture of two graphs is detected: name, features, labels and weights tell it."""
+    """A tiny graph whose files all contain its number, in its name, features, labels and weights. So a mixture of files of two graphs is detected."""
     return ListedGraph(
         MARKED,
         [(node, (node + 1) % MARKED) for node in range(MARKED)],
@@ -408,7 +408,7 @@ def marked_graph(mark: int, meanwhile: Callable[[], None] = lambda: None) -> Lis
 
 
 def check_mark(graph: StoredGraph) -> int:
-    """Reads every byte of the graph, and returns its number. Raises AssertionError for a mixture, FormatError for damage."""
+    """Reads every byte of a marked graph and returns its number. Raises AssertionError if files of two graphs are mixed, FormatError if a file is damaged."""
     mark = int(graph.manifest.name.removeprefix("mark-"))
     for partition in graph.partitions(verify=True):
         for values in (partition.feature_numbers(), partition.label, partition.edge_weight):

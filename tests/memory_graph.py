@@ -1,4 +1,5 @@
-"""Small graphs, plain and typed, partitioned in memory, without files: what `local_router` and `typed_router` open; and owners that count their requests."""
+"""Small plain and typed graphs with partitions in memory, without files. `local_router` and `typed_router` open them like stored graphs. Also owners that count
+their requests."""
 
 import hashlib
 from collections.abc import Sequence
@@ -20,10 +21,10 @@ from graphmill.storage.graph import Partition
 
 @dataclass(frozen=True)
 class MemoryGraph:
-    """A directed multigraph; node i is row i of every column."""
+    """A directed multigraph. Row i of every column belongs to node i."""
 
     num_nodes: int
-    edges: list[tuple[int, int]]  # src, dst
+    edges: list[tuple[int, int]]  # (source, destination)
     permanent_id: list[int] | None = None  # ascending; None: 0, 1, …
     split: list[int] | None = None  # None: all nodes train
     symmetric: bool = False  # both directions are in `edges`
@@ -33,7 +34,7 @@ class MemoryGraph:
         return list(range(self.num_nodes)) if self.permanent_id is None else self.permanent_id
 
     def lists(self, direction: str) -> list[list[int]]:
-        """Rows of each node's neighbors in the stored order: ascending, with out-edges after in-edges."""
+        """The neighbors of each node, as rows, in stored order: first the in-edges, then the out-edges, both ascending."""
         incoming: list[list[int]] = [[] for _ in range(self.num_nodes)]
         outgoing: list[list[int]] = [[] for _ in range(self.num_nodes)]
         for src, dst in sorted(self.edges):
@@ -48,7 +49,7 @@ class MemoryGraph:
 
 @dataclass
 class CountingOwner:
-    """An owner that answers and records its requests."""
+    """An owner that answers requests and records them."""
 
     owner: LocalOwner
     requests: list[Request] = field(default_factory=list)
@@ -61,7 +62,7 @@ class CountingOwner:
 def counting_owners(
     graph: MemoryGraph, assignment: Sequence[int] | None = None
 ) -> tuple[Manifest, list[CountingOwner]]:
-    """The manifest, and one owner per partition. assignment[i] is node i's partition (none is empty); None: one partition."""
+    """Returns the manifest, and one owner per partition. assignment[i] is the partition of node i; no partition may be empty. None: one partition."""
     part_of = [0] * graph.num_nodes if assignment is None else list(assignment)
     split = [SPLIT_TRAIN] * graph.num_nodes if graph.split is None else graph.split
     src, dst = [src for src, _ in graph.edges], [dst for _, dst in graph.edges]
@@ -102,7 +103,7 @@ def memory_router(graph: MemoryGraph, assignment: Sequence[int] | None = None) -
 
 
 def cut(num_nodes: int, num_partitions: int, seed: int = 0) -> list[int]:
-    """A random partition for every node; no partition is empty."""
+    """A random partition for every node, such that no partition is empty."""
     assignment = np.random.default_rng(seed).integers(0, num_partitions, num_nodes)
     assignment[np.random.default_rng(seed + 1).permutation(num_nodes)[:num_partitions]] = np.arange(num_partitions)
     return assignment.tolist()
@@ -110,7 +111,7 @@ def cut(num_nodes: int, num_partitions: int, seed: int = 0) -> list[int]:
 
 @st.composite
 def memory_graphs(draw: st.DrawFn, max_nodes: int = 14, max_edges: int = 50) -> MemoryGraph:
-    """Multigraphs with self-loops, isolated nodes and gaps between permanent ids."""
+    """Draws multigraphs with self-loops, isolated nodes and gaps between permanent ids."""
     num_nodes = draw(st.integers(1, max_nodes))
     node = st.integers(0, num_nodes - 1)
     edges = draw(st.lists(st.tuples(node, node), max_size=max_edges))
@@ -125,7 +126,7 @@ def memory_graphs(draw: st.DrawFn, max_nodes: int = 14, max_edges: int = 50) -> 
 
 
 def random_graph(num_nodes: int, num_edges: int, seed: int = 0) -> MemoryGraph:
-    """A larger directed multigraph with skewed in-degrees; a tenth of the nodes are isolated."""
+    """A larger directed multigraph. In-degrees are skewed, and a tenth of the nodes are isolated."""
     rng = np.random.default_rng(seed)
     connected = max(1, num_nodes * 9 // 10)
     src = rng.integers(0, connected, num_edges)
@@ -135,16 +136,16 @@ def random_graph(num_nodes: int, num_edges: int, seed: int = 0) -> MemoryGraph:
 
 @dataclass(frozen=True)
 class NodeTable:
-    """Nodes of one type; row i of every column is node i."""
+    """The nodes of one type. Row i of every column belongs to node i."""
 
-    ids: list[int]  # permanent, ascending
+    ids: list[int]  # permanent ids, ascending
     feature_dim: int = 0
     labelled: bool = False
     split: list[int] | None = None
 
     @property
     def feature(self) -> np.ndarray | None:
-        """Made of the ids."""
+        """Features that are computed from the ids."""
         if not self.feature_dim:
             return None
         return np.asarray(self.ids, np.float32)[:, None] + np.arange(self.feature_dim, dtype=np.float32) / 8
@@ -152,7 +153,7 @@ class NodeTable:
 
 @dataclass(frozen=True)
 class EdgeTable:
-    """Edges of one relation: rows of sources, rows of targets, and numbers of the edges."""
+    """The edges of one relation: for each edge, the row of its source, the row of its target, and columns."""
 
     src: list[int]
     dst: list[int]
@@ -163,7 +164,7 @@ class EdgeTable:
 
 @dataclass(frozen=True)
 class OpenTable:
-    """A type or a relation as a plain graph: what `graphmill.samplers.access.router.local_router` takes."""
+    """A type or a relation as a plain graph, in the form that `graphmill.samplers.access.router.local_router` opens."""
 
     manifest: Manifest
     parts: list[Partition]
@@ -178,7 +179,7 @@ class OpenTable:
 
 @dataclass(frozen=True)
 class TypedMemoryGraph:
-    """A typed graph. `cut` has each node's partition by type; missing types lie in the first partition."""
+    """A typed graph. `cut` has, for each type, the partition of each node. Types that `cut` does not have are in the first partition."""
 
     tables: dict[str, NodeTable]
     edges: dict[Relation, EdgeTable]
@@ -194,13 +195,13 @@ class TypedMemoryGraph:
         return tuple(self.edges)
 
     def parted(self, num_partitions: int, seed: int = 0) -> "TypedMemoryGraph":
-        """The same graph with every node in a random partition. Some partitions may be empty."""
+        """The same graph, with every node in a random partition. Partitions may be empty."""
         rng = np.random.default_rng(seed)
         cut = {name: rng.integers(0, num_partitions, len(table.ids)).tolist() for name, table in self.tables.items()}
         return replace(self, cut=cut, num_partitions=num_partitions)
 
     def _order(self, node_type: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(rows in stored order, the stored id of each row, offsets)."""
+        """Returns (rows in stored order, stored id of each row, offsets of the partitions)."""
         table = self.tables[node_type]
         part_of = np.asarray(self.cut.get(node_type, [0] * len(table.ids)), np.int64)
         order = np.lexsort((table.ids, part_of))
@@ -245,7 +246,7 @@ class TypedMemoryGraph:
         order, stored, offsets = self._order(relation.target)
         _, source_id, _ = self._order(relation.source)
         src, dst = np.asarray(edges.src, np.int64), np.asarray(edges.dst, np.int64)
-        # Rows ascend in permanent id. Among equal edges the first given edge comes first.
+        # A larger row has a larger permanent id. Among equal edges, the edge that was given first comes first.
         by_list = np.lexsort((np.arange(len(src)), src, stored[dst]))
         first = np.searchsorted(stored[dst][by_list], np.arange(len(order) + 1))
         parts = []
@@ -278,7 +279,7 @@ class TypedMemoryGraph:
         return OpenTable(manifest, parts)
 
     def in_edges(self, relation: Relation) -> dict[int, list[tuple[int, int]]]:
-        """Permanent id of a target → (permanent id of the source, row of the edge) of its in-edges, in the stored order."""
+        """Maps the permanent id of each target to its in-edges, in stored order. An in-edge is (permanent id of the source, row of the edge)."""
         source, target, edges = self.tables[relation.source].ids, self.tables[relation.target].ids, self.edges[relation]
         lists: dict[int, list[tuple[int, int]]] = {one: [] for one in target}
         for row, (src, dst) in enumerate(zip(edges.src, edges.dst, strict=True)):
@@ -287,14 +288,14 @@ class TypedMemoryGraph:
 
 
 def _digest(table: NodeTable | EdgeTable) -> GraphStatistics:
-    """Statistics whose digest is that of the table; all other values are placeholders."""
+    """Statistics with the table's digest. All other values are placeholders."""
     nothing: dict[str, Any] = dict.fromkeys(GraphStatistics.__dataclass_fields__)
     digest = hashlib.sha256(repr(table).encode()).hexdigest()
     return GraphStatistics(**nothing | {"edge_fingerprint": digest, "node_digest": digest, "splits": ()})
 
 
 def random_typed_graph(scale: int = 1, seed: int = 0, edges_scale: int = 1) -> TypedMemoryGraph:
-    """Papers, authors, institutions and an isolated type; papers have labels and splits, some relations weights, ids or features."""
+    """A typed graph of papers, authors, institutions and a type without edges. Papers have labels and splits. Some relations have weights, ids or features."""
     rng = np.random.default_rng(seed)
 
     def ids(count: int) -> list[int]:
@@ -333,7 +334,8 @@ def random_typed_graph(scale: int = 1, seed: int = 0, edges_scale: int = 1) -> T
 
 @st.composite
 def typed_graphs(draw: st.DrawFn) -> TypedMemoryGraph:
-    """One to three types with one to five relations between any of them, with isolated nodes, repeated edges and gaps between permanent ids."""
+    """Draws typed graphs: one to three types, and one to five relations between any of them. Nodes may be isolated, edges repeated, and permanent ids have
+    gaps."""
     names = ["a", "b", "c"][: draw(st.integers(1, 3))]
     tables = {}
     for name in names:

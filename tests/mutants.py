@@ -1,14 +1,14 @@
-"""Checks if tests notice small faults: draws faults in product lines, and runs the tests that import the module:
+"""Checks if tests notice small faults. Puts random faults into product code and runs the tests that import the module:
 `python -m tests.mutants`.
 
     python -m tests.mutants --count 60 --seed 0 --out runs/mutants        under an hour on one core
 
-A mutant is a random line with one changed expression or one statement left out, in a copy of the checkout (of HEAD).
-The test files of `make test` that import its module run until one fails, without tests marked `ray`, `slow` or `long`.
-If no test file imports the module, the test files of the modules that import it run. A failure counts only if the same
-test passes without the mutant. If no test notices a mutant, it is "missed". If these tests do not run its line at all,
-another mutant is drawn instead. A mutant that takes more than --limit-s processor seconds without a failure is
-"undecided". The list is written to results.md and results.json under --out. A run that is started again continues.
+A mutant is a copy of HEAD's files in which a random line has one changed expression, or lacks one statement. Its tests
+are the test files of `make test` that import its module, without tests marked `ray`, `slow` or `long`. If no test file
+imports the module, its tests are those of the modules that import it. They run until one fails. A failure counts only
+if the same test passes without the mutant. If no test notices a mutant, it is "missed". If no test runs its line,
+another mutant is drawn instead. If the tests take more than --limit-s CPU seconds without a failure, the mutant is
+"undecided". The results are written to results.md and results.json under --out. A run that is started again continues.
 """
 
 import argparse
@@ -37,7 +37,7 @@ import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 PRODUCT = ("core", "storage", "samplers", "models", "cluster", "jobs")
-# Imported once, before the forks that run tests.
+# Imported once, before processes are forked to run tests.
 LOADED_ONCE = ("hypothesis", "networkx", "numba", "pyarrow.dataset", "ray.train.torch", "scipy.sparse", "torch")
 NOT_MUTATED = ("jobs/bench/", "jobs/papers/")
 COMPARED = {
@@ -53,7 +53,7 @@ COMPUTED = {
 
 @dataclass(frozen=True)
 class Mutant:
-    """One changed place: bytes [start, end) of a file, and what stands there instead."""
+    """One fault: the bytes [start, end) of a file are replaced by `after`."""
 
     path: str
     line: int
@@ -62,11 +62,11 @@ class Mutant:
     before: str
     after: str
     probe: str
-    """What notes that the place is run, and otherwise does what was there."""
+    """Code for the same place that works like the original code and also records that it has run."""
 
 
 def changed(node: ast.AST) -> ast.AST | None:
-    """The node with one fault, or None if no fault can be made."""
+    """Returns the syntax node with a fault, or None if this kind of node can have no fault."""
     other = copy.deepcopy(node)
     match other:
         case ast.Compare(ops=[operator, *_]):
@@ -95,7 +95,7 @@ def changed(node: ast.AST) -> ast.AST | None:
 
 
 def mutants_of(path: str, marker: Path) -> Iterator[Mutant]:
-    """All possible mutants of a file, except in annotations, assertions, decorators and texts."""
+    """All possible mutants of a file. Annotations, assertions, decorators and texts have no mutants."""
     source = (REPOSITORY / path).read_bytes()
     starts = [0]
     for line in source.splitlines(keepends=True):
@@ -133,7 +133,7 @@ def mutants_of(path: str, marker: Path) -> Iterator[Mutant]:
 
 
 def imports_of(path: Path) -> set[str]:
-    """Our modules that a file imports, as paths. `from a import b` is a/b.py if this file exists."""
+    """The paths of our modules that a file imports. `from a import b` counts as a/b.py, if this file exists."""
     names = set()
     for node in ast.walk(ast.parse(path.read_bytes())):
         if isinstance(node, ast.Import):
@@ -145,7 +145,7 @@ def imports_of(path: Path) -> set[str]:
 
 
 def tests_by_module(product: Sequence[str]) -> dict[str, list[str]]:
-    """The test files that import each module. If no test imports it: the test files of the modules that import it."""
+    """For each module, the test files that import it. If no test file does, the test files of the modules that import it."""
     tests = sorted(str(path.relative_to(REPOSITORY)) for path in (REPOSITORY / "tests").rglob("test_*.py"))
     importers: dict[str, set[str]] = defaultdict(set)
     for path in [*tests, *product]:
@@ -158,13 +158,13 @@ def tests_by_module(product: Sequence[str]) -> dict[str, list[str]]:
         while ring and not any(path in tests for path in ring):
             ring = set().union(*(importers[one] for one in ring)) - seen
             seen = seen | ring
-        # The tests of the module itself come first, then the tests of its folder: most runs fail early in them.
+        # First come the tests of the module itself, then the tests of its folder. They notice most faults early.
         chosen[module] = sorted(ring & set(tests), key=lambda path: (stem not in path, f"/{folder}/" not in path, path))
     return chosen
 
 
 def copied_checkout(folder: Path) -> Path:
-    """A copy of HEAD's files, next to the data folders that tests look for."""
+    """A copy of HEAD's files. Next to it are the data folders that tests use."""
     tree = folder / "tree"
     tree.mkdir()
     archive = subprocess.run(["git", "archive", "HEAD"], cwd=REPOSITORY, capture_output=True, check=True).stdout
@@ -175,7 +175,7 @@ def copied_checkout(folder: Path) -> Path:
 
 
 def run_all(tree: Path, tests: Sequence[str], skipped: Sequence[str], limit_s: float) -> tuple[str, list[str]]:
-    """Calls `run_tests` with the two likeliest files first. Most mutants fail there, before the other files are imported."""
+    """Calls `run_tests` first for the two files that most likely notice the mutant, then for the others. Most mutants fail in the first call."""
     for part in filter(None, (tests[:2], tests[2:])):
         outcome, failed = run_tests(tree, [*part, *skipped], limit_s)
         if outcome != "passed":
@@ -184,7 +184,7 @@ def run_all(tree: Path, tests: Sequence[str], skipped: Sequence[str], limit_s: f
 
 
 def run_tests(tree: Path, tests: Sequence[str], limit_s: float) -> tuple[str, list[str]]:
-    """("passed", "failed" or "too long", the failed tests) of a run that ends with the first failure, in a fork of this process."""
+    """Runs tests in a fork of this process, up to the first failure. Returns ("passed", "failed" or "too long", the failed tests)."""
     output = tree.with_name("output")
     pid = os.fork()
     if pid == 0:
@@ -193,7 +193,7 @@ def run_tests(tree: Path, tests: Sequence[str], limit_s: float) -> tuple[str, li
         sys.path[0] = str(tree)
         sys.argv = ["pytest"]
         os.environ |= {"PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1"}
-        # Python compares file sizes and times in seconds, and two mutants of equal size may be written within one
+        # Python detects a changed file by its size and its time in seconds, and two mutants of equal size may be written within one
         # second.
         sys.dont_write_bytecode = True
         for number in (1, 2):
@@ -209,13 +209,13 @@ def run_tests(tree: Path, tests: Sequence[str], limit_s: float) -> tuple[str, li
         return "too long", []
     status = os.waitstatus_to_exitcode(done[1])
     with contextlib.suppress(ProcessLookupError):
-        os.killpg(pid, signal.SIGKILL)  # what its tests have left
+        os.killpg(pid, signal.SIGKILL)  # processes that its tests have left
     failed = re.findall(r"^FAILED (.+) \((?:setup|call|teardown)\): ", output.read_text(errors="replace"), re.MULTILINE)
     return "passed" if status in (0, 5) else "failed", failed
 
 
 def cpu_seconds(pid: int) -> float:
-    """CPU time of a process and of all processes that it started, without other work on the machine."""
+    """CPU time of a process and of all processes that it has started. Other work on the machine does not count."""
     total = 0.0
     with contextlib.suppress(psutil.NoSuchProcess):
         process = psutil.Process(pid)
@@ -226,7 +226,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 def judge(mutant: Mutant, tree: Path, tests: Sequence[str], marker: Path, limit_s: float) -> tuple[str, str]:
-    """("caught", name of the test), ("missed", ""), ("not run", "") or ("undecided", "")."""
+    """Tests one mutant. Returns ("caught", name of the test), ("missed", ""), ("not run", "") or ("undecided", "")."""
     file, source = tree / mutant.path, (tree / mutant.path).read_bytes()
     skipped: list[str] = []
     if not tests:

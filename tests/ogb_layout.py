@@ -1,4 +1,4 @@
-"""Common parts of the raw layouts of OGB's sets of one graph: gzipped tables of edges, features and counts."""
+"""Common parts of the raw file layouts of OGB's single-graph data sets: gzipped tables of edges, features and counts."""
 
 import gzip
 from pathlib import Path
@@ -15,7 +15,7 @@ def write_csv(path: Path, rows: np.ndarray) -> None:
 
 
 def write_graph(folder: Path) -> dict[str, np.ndarray]:
-    """Writes a path of NUM_NODES nodes with five features in the layout of a downloaded set. Returns the content."""
+    """Writes a path graph in the layout of a downloaded data set. It has NUM_NODES nodes with five features. Returns its edges and features."""
     edge = np.stack([np.arange(NUM_NODES - 1), np.arange(1, NUM_NODES)], axis=1)
     feature = np.random.default_rng(7).normal(size=(NUM_NODES, 5)).astype(np.float32).round(3)
     (folder / "processed").mkdir(parents=True)
@@ -28,7 +28,7 @@ def write_graph(folder: Path) -> dict[str, np.ndarray]:
 
 
 def check_graph(source, truth: dict[str, np.ndarray], *, directed: bool) -> None:
-    """Checks that a source has these edges, and their reverses unless it is directed."""
+    """Checks that a source has these edges. If it is not directed, it must also have their reverses."""
     edges = set(map(tuple, truth["edge"].tolist()))
     found = set(zip(source.src.tolist(), source.dst.tolist(), strict=True))
     assert found == (edges if directed else edges | {(b, a) for a, b in edges})

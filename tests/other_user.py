@@ -1,4 +1,4 @@
-"""The permissions of another user on this machine: commands run as nobody if the tests run as root."""
+"""Tests what another user of this machine may do. If the tests run as root, commands run as the user nobody."""
 
 import os
 import shutil
@@ -13,7 +13,7 @@ needs_root = pytest.mark.skipif(
 
 
 def as_nobody(script: str, *arguments: object, group: int = NOBODY) -> bool:
-    """True if this shell script succeeds for another user. Its arguments are `$1` and so on."""
+    """Runs a shell script as another user. `arguments` are `$1`, `$2` and so on. Returns True if the script succeeds."""
     user = ["setpriv", f"--reuid={NOBODY}", f"--regid={group}", "--clear-groups"]
     command = [*user, "sh", "-c", script, "sh", *map(str, arguments)]
     return subprocess.run(command, cwd="/", capture_output=True, timeout=60).returncode == 0

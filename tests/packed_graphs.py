@@ -1,4 +1,4 @@
-"""Packed batches of networkx graphs for the tests of models."""
+"""Makes packed batches from networkx graphs, for the tests of models."""
 
 import networkx
 import torch
@@ -6,7 +6,7 @@ from torch import Tensor
 
 from graphmill.models.primitives.graphs import Graphs
 
-# A batch of all special cases: isolated nodes, a single node, no node, a directed graph, a disconnected one.
+# A batch with all special cases: isolated nodes, one node, no nodes, a directed graph, a disconnected graph.
 MIXED = (
     networkx.gnp_random_graph(7, 0.4, seed=1),
     networkx.empty_graph(1),
@@ -19,7 +19,7 @@ MIXED = (
 
 
 def packed(*graphs: networkx.Graph) -> Graphs:
-    """The graphs one after another, with undirected edges in both directions. Nodes of each must be 0 … n - 1."""
+    """Packs the graphs into one batch. Undirected edges get both directions. The nodes of each graph must be 0 … n - 1."""
     edges, start, node_ptr = [], 0, [0]
     for graph in graphs:
         directed = graph if graph.is_directed() else graph.to_directed()
@@ -30,14 +30,14 @@ def packed(*graphs: networkx.Graph) -> Graphs:
 
 
 def ring(n: int) -> Tensor:
-    """The edges of a ring with a chord, in both directions. Fewer than two nodes have no edges."""
+    """The edges of a ring with a chord, in both directions. For fewer than two nodes there are no edges."""
     pairs = [(i, (i + 1) % n) for i in range(n)] + [(0, n // 2)] if n > 3 else [(i, i + 1) for i in range(n - 1)]
     edges = torch.tensor(pairs, dtype=torch.long).reshape(-1, 2).t()
     return torch.cat([edges, edges.flip(0)], dim=1)
 
 
 def rings(sizes: tuple[int, ...], seed: int = 0) -> Graphs:
-    """Rings of these sizes with two categories a node, one an edge, and six random columns as the encoding "lap"."""
+    """Rings of these sizes. Nodes have two categories, edges have one. Six random columns are the encoding "lap"."""
     generator = torch.Generator().manual_seed(seed)
     ptr = torch.tensor([0, *sizes]).cumsum(0)
     n = int(ptr[-1])
@@ -48,7 +48,7 @@ def rings(sizes: tuple[int, ...], seed: int = 0) -> Graphs:
 
 
 def alone(graphs: Graphs, b: int) -> Graphs:
-    """Graph b of a batch."""
+    """Graph b of a batch, as a batch of one graph."""
     start, stop = graphs.node_ptr[b : b + 2].tolist()
     inside = (graphs.edge_index[0] >= start) & (graphs.edge_index[0] < stop)
 

@@ -1,4 +1,4 @@
-"""Helpers for predictions in tests: the command in this process, its tables, and a prediction that is interrupted and continued."""
+"""Helpers for tests of predictions: run the command in this process, read its tables, and continue an interrupted prediction."""
 
 import json
 import sys
@@ -27,7 +27,7 @@ def scores_of(run: Path) -> dict[str, float]:
 
 
 def go_on_after_an_interruption(run: Path, out: Path, monkeypatch, capsys) -> pa.Table:
-    """Predicts until just before the end, deletes a piece and a part, and predicts again. Returns the table."""
+    """Interrupts a prediction just before its end, deletes a piece and a part, and predicts again. Returns the table."""
 
     def interrupted(self, summary):
         raise KeyboardInterrupt
@@ -44,7 +44,7 @@ def go_on_after_an_interruption(run: Path, out: Path, monkeypatch, capsys) -> pa
     kept = {path.name: path.stat().st_mtime_ns for path in pieces[1:]}
     pieces[0].unlink()
     (out / "part-00001.parquet").unlink()
-    # Other settings are refused, and change nothing.
+    # To continue with other settings is refused and changes no file.
     before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
     for other in (["--embeddings"], ["--shard-rows", "91"], ["--split", "test"]):
         with pytest.raises(ConfigError, match="made with other settings") as caught:

@@ -1,17 +1,24 @@
-"""Tensors that pretend to be on a GPU: CUDA code runs on the CPU, and fails where CUDA would refuse it.
+"""Tensors that pretend to be on a GPU. CUDA code then runs on the CPU, and fails in the cases in which CUDA would fail.
 
-Inside `pretend_cuda()` a tensor with device="cuda" reports the device cuda:0 and keeps its numbers on the host. An
-operation on such a tensor raises RuntimeError in five cases. An operand is on the CPU (except where CUDA allows it:
-copies, numbers without a dimension in elementwise operations, index tensors). The generator is the CPU's. CUDA has no
-such kernel (integer matrix products). Another stream made the tensor, and nobody waited for it. A collective call gets
-a CPU tensor, as with nccl. `.numpy()` is refused too. Process groups are gloo's, but report that they are nccl's.
-Autocast is CUDA's own. `Pretended.hidden_draws` lists operations that drew from the GPU's default generator, except
-PyTorch's fused attention, which has no other way to draw dropout.
+Inside `pretend_cuda()` a tensor with device="cuda" reports the device cuda:0; its numbers are on the host. An operation
+on such a tensor raises RuntimeError in five cases:
 
-For PyTorch's C++ code a pretended tensor is on the meta device with CUDA's dispatch keys, because a build without CUDA
-cannot handle tensors on CUDA. Python sees cuda:0. Real meta tensors cannot be used in the block.
+- An operand is on the CPU. CUDA allows this for copies, index tensors, and zero-dimensional tensors in elementwise
+operations.
+- The operation gets a generator of the CPU.
+- CUDA does not have the kernel, as for integer matrix products.
+- Another stream made the tensor, and the current stream has not waited for it.
+- A collective call gets a CPU tensor, which nccl refuses.
 
-Not pretended: the kernels' numbers and speed, memory, asynchrony of the host, several GPUs in a process.
+`.numpy()` is refused too. Process groups use gloo but report that they use nccl. Autocast follows CUDA's rules.
+`Pretended.hidden_draws` lists the operations that drew from the GPU's default generator. PyTorch's fused attention is
+not listed, because it has no other way to draw dropout.
+
+A build without CUDA cannot handle CUDA tensors. So in PyTorch's C++ code a pretended tensor is on the meta device and
+has CUDA's dispatch keys; only Python sees cuda:0. Inside the `with` block, real meta tensors cannot be used.
+
+These properties of a GPU are not pretended: the exact results and the speed of its kernels, its memory, asynchronous
+execution, and several GPUs in a process.
 """
 
 import re
@@ -24,7 +31,7 @@ from unittest import mock
 
 import numpy as np
 import torch
-import torch._dynamo  # a mode imports it at its first operation, and it looks at the functions that are replaced here
+import torch._dynamo  # must be imported before the functions below are replaced
 import torch.distributed as dist
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -40,7 +47,7 @@ _INDEXING = {"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_in
 _NUMBERS_TOO = {"index_put", "index_put_", "_index_put_impl_", "masked_fill", "masked_fill_", "fill_", "where"}
 _PRODUCTS = {"mm", "bmm", "addmm", "addmm_", "baddbmm", "baddbmm_", "addmv", "mv", "dot"}
 
-# Operations by name that CUDA's autocast computes in the lower precision, and in float32.
+# Names of the operations that CUDA's autocast computes in the lower precision, and of those that it computes in float32.
 _LOWER = frozenset(
     [
         "linear",
@@ -108,7 +115,7 @@ _WIDER = frozenset(
 
 
 class OnCuda(torch.Tensor):
-    """A tensor on the pretended GPU; `host` holds its numbers, `made` is (stream, tick)."""
+    """A tensor on the pretended GPU. `host` has its numbers. `made` is (stream, tick): the stream that wrote it, and when."""
 
     host: torch.Tensor
     made: tuple[int, int]
@@ -164,7 +171,7 @@ class OnCuda(torch.Tensor):
 
 
 class Pretended:
-    """What the pretended GPU has seen."""
+    """The state of the pretended GPU, with records of its operations."""
 
     def __init__(self) -> None:
         self.hidden_draws: list[str] = []
@@ -177,7 +184,7 @@ class Pretended:
 
     @property
     def stream(self) -> "PretendedStream":
-        """This thread's current stream."""
+        """The current stream of this thread."""
         if not hasattr(self.here, "stream"):
             self.here.stream = PretendedStream(number=0)
         return self.here.stream
@@ -197,7 +204,7 @@ def _pretended() -> Pretended:
 
 
 class PretendedStream(torch.Stream):
-    """A stream: it must wait for an event of another before it reads what that one made."""
+    """A stream. Before stream A reads a result of stream B, A must wait for an event that B has recorded."""
 
     waited: dict[int, int]
 
@@ -222,7 +229,7 @@ class PretendedStream(torch.Stream):
 
 
 class PretendedEvent:
-    """What a stream had done when the event was recorded."""
+    """An event. It stores how far each stream had come when the event was recorded."""
 
     def __init__(self, enable_timing: bool = False) -> None:
         self.seen: dict[int, int] = {}
@@ -239,7 +246,7 @@ class PretendedEvent:
 
 
 class _Generator(torch.Generator):
-    """torch.Generator, which takes the pretended GPU too."""
+    """A torch.Generator that may also be on the pretended GPU."""
 
     on: torch.device
 
@@ -261,7 +268,7 @@ def _indexed(device: torch.device) -> torch.device:
 
 
 def _mapped(change: Callable[[Any], Any], value: Any) -> Any:
-    """The value with `change` applied to what lists, tuples and dicts in it hold."""
+    """Applies `change` to the value. If the value is a list, tuple or dict, applies it to all items, also in nested containers."""
     if isinstance(value, (list, tuple)):
         changed = [_mapped(change, item) for item in value]
         return type(value)(*changed) if hasattr(value, "_fields") else type(value)(changed)
@@ -277,7 +284,7 @@ def _leaves(values: Any) -> Iterator[Any]:
 
 
 def _dispatch(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """Runs one operation on the hosts' numbers, after the checks."""
+    """Checks an operation, then runs it on the numbers on the host."""
     state = _pretended()
     name = func.overloadpacket.__name__
     leaves = [*_leaves(args), *_leaves(tuple(kwargs.values()))]
@@ -294,7 +301,7 @@ def _dispatch(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     to_gpu = bool(ours) if wanted is None else wanted.type in _THERE
     if ours:
         _check(func, name, args, leaves, ours, state)
-    elif func.namespace == "c10d" and name != "barrier":  # which makes a tensor of its own
+    elif func.namespace == "c10d" and name != "barrier":  # a barrier makes a CPU tensor itself
         given = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         if given:
             raise RuntimeError(f"{func}: No backend type associated with device type cpu (the group is nccl's)")
@@ -318,7 +325,7 @@ def _dispatch(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     def outer(leaf: Any) -> Any:
         if not isinstance(leaf, torch.Tensor):
             return leaf
-        if id(leaf) in known:  # in place, or out=
+        if id(leaf) in known:  # the operation wrote in place, or to `out`
             wrapper = known[id(leaf)]
             if wrapper.shape != leaf.shape:
                 raise RuntimeError(f"{func} changes a tensor's shape in place, which is not pretended")
@@ -330,7 +337,7 @@ def _dispatch(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
 
 
 def _check(func: Any, name: str, args: Any, leaves: list[Any], ours: list[OnCuda], state: Pretended) -> None:
-    """Raises RuntimeError where CUDA would refuse these operands."""
+    """Raises RuntimeError if CUDA would refuse these operands."""
     for tensor in ours:
         stream, tick = tensor.made
         if stream != state.stream.stream_id and state.stream.waited.get(stream, 0) < tick:
@@ -358,7 +365,7 @@ def _check(func: Any, name: str, args: Any, leaves: list[Any], ours: list[OnCuda
 
 @contextmanager
 def _gpu_draws(func: Any, leaves: list[Any], to_gpu: bool, state: Pretended) -> Iterator[None]:
-    """The default generator is the GPU's while an operation there draws from it."""
+    """If an operation on the GPU draws from the default generator, replaces the CPU's default generator by the GPU's during the operation."""
     given = any(isinstance(leaf, torch._C.Generator) for leaf in leaves)
     if not to_gpu or given or torch.Tag.nondeterministic_seeded not in func.tags:
         yield
@@ -375,7 +382,7 @@ def _gpu_draws(func: Any, leaves: list[Any], to_gpu: bool, state: Pretended) -> 
 
 
 class _Devices(TorchFunctionMode):
-    """Gives C++ the device by which it knows pretended tensors."""
+    """Replaces the CUDA device by the meta device in calls of PyTorch's C++ code, because there pretended tensors are meta tensors."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -406,7 +413,7 @@ class _Devices(TorchFunctionMode):
 
 
 def _check_generator(func: Any, args: Any, kwargs: dict[str, Any]) -> None:
-    """C++ hands an operation another object than it was given: so it is looked at here."""
+    """Raises RuntimeError if the generator is on another device than the operation. The check is here, because C++ passes another generator object on."""
     there = isinstance(args[0], OnCuda) if args and isinstance(args[0], torch.Tensor) else False
     if kwargs.get("device") is not None:
         there = torch.device(kwargs["device"]).type == "cuda"
@@ -416,7 +423,7 @@ def _check_generator(func: Any, args: Any, kwargs: dict[str, Any]) -> None:
 
 
 def _cast(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """What CUDA's autocast casts: C++ does not, for it looks at the device."""
+    """Casts the arguments as CUDA's autocast does. C++ would not cast them, because it sees another device."""
     name = getattr(func, "__name__", "")
     if name not in _LOWER and name not in _WIDER:
         return args, kwargs
@@ -497,7 +504,7 @@ def _patches(state: Pretended) -> list[Any]:
     run, apply, engine = threading.Thread.run, torch.nn.Module._apply, torch.autograd._engine_run_backward
 
     def run_backward(*args: Any, **kwargs: Any) -> Any:
-        with _Devices():  # PyTorch has put it aside for the call of backward()
+        with _Devices():  # PyTorch disables this mode during backward()
             return engine(*args, **kwargs)
 
     def run_pretending(thread: threading.Thread) -> None:
@@ -505,7 +512,7 @@ def _patches(state: Pretended) -> list[Any]:
             run(thread)
 
     def apply_swapping(module: Any, fn: Callable, *args: Any, **kwargs: Any) -> Any:
-        # A parameter's numbers cannot be put behind another kind of tensor: the tensors are swapped instead.
+        # A parameter cannot get the data of a tensor of another kind, so the tensors are swapped.
         before = torch.__future__.get_swap_module_params_on_conversion()
         torch.__future__.set_swap_module_params_on_conversion(True)
         try:
@@ -521,7 +528,7 @@ def _patches(state: Pretended) -> list[Any]:
     return [
         mock.patch.object(dist, "init_process_group", init_process_group),
         mock.patch.object(dist, "get_backend", return_value="nccl"),
-        # Objects travel on the device that nccl's group is for.
+        # With nccl, Python objects are sent as CUDA tensors.
         mock.patch.object(dist.distributed_c10d, "_get_object_coll_device", return_value="cuda"),
         mock.patch.object(torch.cuda.nccl, "version", return_value=(2, 27, 3)),
         *(mock.patch.object(torch.cuda, name, value) for name, value in cuda.items()),
@@ -534,7 +541,7 @@ def _patches(state: Pretended) -> list[Any]:
 
 @contextmanager
 def pretend_cuda() -> Iterator[Pretended]:
-    """One pretended GPU, for this thread and those that it starts."""
+    """Inside the `with` block, this thread and all threads that it starts have one pretended GPU."""
     global _state
     assert _state is None, "pretend_cuda() does not nest"
     _state = Pretended()

@@ -1,4 +1,4 @@
-"""Reads the commands that README.md, the site's home and the guides print: code blocks, and commands in backticks."""
+"""Finds the commands in README.md, in the site's home page and in the guides. They are in code blocks or in backticks."""
 
 import re
 import shlex
@@ -26,7 +26,7 @@ _PROGRAM = re.compile(r"(?:[A-Z_]+=\S+ )*(make|python|pip|ray|sbatch|source|expo
 
 @dataclass(frozen=True)
 class Block:
-    """Consecutive lines of one document that belong together."""
+    """A code block: consecutive lines of one document."""
 
     document: str
     language: str  # bash, python, text …
@@ -34,12 +34,12 @@ class Block:
 
     @property
     def name(self) -> str:
-        """The document and the first words, for a test's name."""
+        """A name for a test: the document and the first words of the block."""
         return f"{Path(self.document).stem}: {' '.join(self.text.split()[:5])}"
 
 
 def blocks(document: str) -> list[Block]:
-    """Fenced blocks, and indented blocks with commands, in the document's order."""
+    """All fenced blocks, and indented blocks with commands, in the order of the document."""
     text = (REPOSITORY / document).read_text()
     found = [(match.start(), match[1], match[2]) for match in _FENCED.finditer(text)]
     rest = _FENCED.sub(lambda match: "\n" * len(match[0]), text)
@@ -51,7 +51,7 @@ def blocks(document: str) -> list[Block]:
 
 
 def written_files() -> dict[str, str]:
-    """The modules and recipes that guides ask the reader to save, by file name."""
+    """The modules and recipes that a guide asks the reader to save, by file name."""
     guides = {name: blocks(f"docs/guides/{name}.md") for name in ("your_model", "your_sampler", "options")}
     code = {name: [one.text for one in guides[name] if one.language == "python"] for name in guides}
     (recipe,) = re.findall(r"<<'END'\n(.*?)^END$", "".join(one.text for one in guides["options"]), re.M | re.S)
@@ -64,17 +64,17 @@ def written_files() -> dict[str, str]:
 
 
 def inline_spans(document: str) -> list[str]:
-    """Texts in backticks between the blocks."""
+    """All texts in backticks outside of blocks."""
     return _INLINE.findall(_FENCED.sub("", (REPOSITORY / document).read_text()))
 
 
 def inline_commands(document: str) -> list[str]:
-    """Texts in backticks that are commands with arguments."""
+    """The texts in backticks that are commands with arguments."""
     return [span for span in inline_spans(document) if _PROGRAM.match(span) and " " in span]
 
 
 def lines(block: Block) -> Iterator[str]:
-    """A shell block's commands, one by one."""
+    """The commands of a shell block, as separate lines."""
     for line in block.text.replace("\\\n", " ").splitlines():
         yield from (part.strip() for part in line.split("&&"))
 

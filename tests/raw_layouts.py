@@ -1,4 +1,4 @@
-"""Small public data sets in the publishers' file layout: the same names, containers and dtypes as a download."""
+"""Writes small data sets in the file layouts of public data sets, with the file names, formats and dtypes of a download."""
 
 import gzip
 import json
@@ -16,7 +16,7 @@ NUM_NODES, WIDTH, NUM_CLASSES = 240, 12, 3
 
 
 def write_set(name: str, root: Path, seed: int = 0) -> Path:
-    """Writes the files of a set below `root`, where its reader looks for them, and returns their folder."""
+    """Writes the files of a data set to the place below `root` where its reader looks for them. Returns their folder."""
     from graphmill.storage.importers.public.data_sets import DATA_SETS
 
     row = DATA_SETS[name]
@@ -41,7 +41,8 @@ def write_set(name: str, root: Path, seed: int = 0) -> Path:
 
 
 def _graph(random: np.random.Generator, num_nodes: int = NUM_NODES) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(edges [2, m] once each, with repeats and a self-loop; classes; binary features that partly show the class)."""
+    """Returns (edges [2, m], classes, features). Edges have one direction; some are repeated, one is a self-loop. Binary features depend partly on the
+    class."""
     label = np.arange(num_nodes) % NUM_CLASSES
     random.shuffle(label)
     edges = random.integers(0, num_nodes, (2, 4 * num_nodes))
@@ -54,7 +55,7 @@ def _graph(random: np.random.Generator, num_nodes: int = NUM_NODES) -> tuple[np.
 
 
 def planetoid(folder: Path, random: np.random.Generator, name: str) -> None:
-    # 500 validation nodes come after the training ones. Of CiteSeer's test nodes some are in no file.
+    # The 500 nodes after the training nodes are for validation. Some of CiteSeer's test nodes are in no file.
     num_nodes, num_training, num_tested = 640, 9, 80
     edges, label, feature = _graph(random, num_nodes)
     first = num_nodes - num_tested
@@ -73,7 +74,7 @@ def planetoid(folder: Path, random: np.random.Generator, name: str) -> None:
         "y": one_hot[:num_training],
         "allx": sp.csr_matrix(feature[:first]),
         "ally": one_hot[:first],
-        # Row i is of node test[i].
+        # Row i belongs to node test[i].
         "tx": sp.csr_matrix(feature[test]),
         "ty": one_hot[test],
         "graph": lists,
@@ -127,7 +128,7 @@ def saint(folder: Path, random: np.random.Generator, name: str) -> None:
     np.savez(folder / "adj_full.npz", **_csr_parts(adjacency, ""))
     np.save(folder / "feats.npy", feature.astype(np.float64))
     sets = (feature[:, :5] > 0).astype(int)
-    sets[:, 0] = label == 0  # The features do not contain all labels of a node.
+    sets[:, 0] = label == 0  # features do not show all labels
     classes = {str(node): sets[node].tolist() if name == "yelp" else int(label[node]) for node in range(NUM_NODES)}
     (folder / "class_map.json").write_text(json.dumps(classes))
     order = random.permutation(NUM_NODES).tolist()
@@ -142,11 +143,11 @@ def reddit(folder: Path, random: np.random.Generator) -> None:
     sp.save_npz(folder / "reddit_graph.npz", sp.coo_matrix((np.ones(both.shape[1]), both), (NUM_NODES, NUM_NODES)))
 
 
-PARTS = {"train": 24, "val": 8, "test": 8}  # graphs
+PARTS = {"train": 24, "val": 8, "test": 8}  # number of graphs
 
 
 def _ring(random: np.random.Generator, low: int = 6, high: int = 14) -> tuple[int, torch.Tensor]:
-    """(number of nodes, edges [2, m] in both directions): a ring with some chords."""
+    """A ring with some chords. Returns (number of nodes, edges [2, m] in both directions)."""
     num_nodes = int(random.integers(low, high))
     node = np.arange(num_nodes)
     chords = random.integers(0, num_nodes, (2, 3))
@@ -245,7 +246,7 @@ def malnet_tiny(folder: Path, random: np.random.Generator) -> None:
 
 
 def ogb_nodes(name: str, root: Path, seed: int = 0) -> None:
-    """ogbn-arxiv or ogbn-products below `root`, as `ogb` unpacks it: gzipped tables of edges, features, classes and parts."""
+    """Writes a small ogbn-arxiv or ogbn-products below `root`, in the form in which `ogb` unpacks it: gzipped tables of edges, features, classes and parts."""
     random = np.random.default_rng(seed)
     folder = root / name.replace("-", "_")
     (folder / "processed").mkdir(parents=True)
@@ -262,7 +263,8 @@ def ogb_nodes(name: str, root: Path, seed: int = 0) -> None:
 
 
 def pcqm4mv2(root: Path, count: int = 60) -> None:
-    """PCQM4Mv2 below `root`, as `ogb.lsc` unpacks it: a gzipped table of SMILES and gaps, which the two test parts lack, and row numbers of the parts."""
+    """Writes a small PCQM4Mv2 below `root`, in the form in which `ogb.lsc` unpacks it: a gzipped table of SMILES and gaps, and the row numbers of each part.
+    Molecules of the two test parts have no gap."""
     groups = ("", "C", "O", "N", "F", "Cl", "CO", "C#N", "C=C", "CN")
     smiles = [f"C{'C' * (row // len(groups))}C{groups[row % len(groups)]}" for row in range(count)]
     folder = root / "pcqm4m-v2"

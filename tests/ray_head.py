@@ -1,6 +1,6 @@
-"""A real `ray start --head` for tests, with a separate directory, ports and token. Nothing of it remains at the end.
+"""Starts a real head node by `ray start --head`, for tests. It has a separate folder, ports and token, and is removed completely at the end.
 
-It does not affect another Ray on the machine: it uses no fixed port, no shared `/tmp/ray` and no `ray stop`.
+It does not affect another Ray on the machine, because it does not use fixed ports, the shared folder `/tmp/ray` or `ray stop`.
 """
 
 import contextlib
@@ -21,9 +21,9 @@ from pathlib import Path
 import psutil
 
 START_TIMEOUT_S = 120.0
-STARTS = 3  # Ray itself stops waiting after 30 s, which can be too short on a loaded machine.
+STARTS = 3  # attempts, because Ray gives up after 30 s, which can be too short on a busy machine
 STOP_TIMEOUT_S = 10.0
-SLOW_IMPORT_S = 2.5  # of Ray, in a fresh process
+SLOW_IMPORT_S = 2.5  # longest acceptable time to import Ray
 
 
 @dataclass(frozen=True)
@@ -32,24 +32,24 @@ class RayHead:
     """`host:port`, for `ray.init(address=…)`."""
 
     dashboard_url: str | None
-    """For `ray job submit --address …`; None without a dashboard."""
+    """The address for `ray job submit --address …`. None if the head has no dashboard."""
 
     environment: dict[str, str]
-    """For commands that talk to this head: the token, and a PATH on which `ray` and `python` are this test's own."""
+    """The environment for commands that use this head: the token, and a PATH with the `ray` and `python` of this environment."""
 
     process: psutil.Process
-    """`ray start --block`: the ancestor of every process of this Ray."""
+    """The process of `ray start --block`, which is the ancestor of all processes of this Ray."""
 
     temp_dir: Path
 
 
 @cache
 def why_too_slow_for_ray() -> str | None:
-    """Ray gives its processes 30 s to come up, a constant in its code, and a request to an actor has its own deadline. Where this was
-    written, 3 to 16 s for an import went with starts and requests that missed them, whatever was tested. Says how slow this machine is, or
-    None where it will do."""
+    """Returns a text that says how slow this machine is, or None if it is fast enough for Ray. Ray's code gives its processes 30 s to start,
+    and a request to an actor also has a deadline. On machines that took 3 to 16 s to import Ray, starts and requests missed these deadlines
+    in any test."""
     took_s = []
-    for _ in range(3):  # the first writes bytecode
+    for _ in range(3):  # the first import writes bytecode
         began = time.perf_counter()
         subprocess.run([sys.executable, "-c", "import ray"], check=True, timeout=600)
         took_s.append(time.perf_counter() - began)
@@ -62,11 +62,11 @@ def why_too_slow_for_ray() -> str | None:
 def start_ray_head(
     num_cpus: int = 2, object_store_bytes: int = 200 * 2**20, dashboard: bool = False
 ) -> Iterator[RayHead]:
-    """Starts a head node and yields once it is up, and its dashboard answers; `RAY_AUTH_TOKEN_PATH` must name the token to use.
+    """Starts a head node. Yields it when it runs and, with `dashboard`, the dashboard answers. `RAY_AUTH_TOKEN_PATH` must name the token file.
 
     Raises:
-        RuntimeError: STARTS times it ended or did not answer within START_TIMEOUT_S; the message has the end of its
-        output.
+        RuntimeError: in each of STARTS attempts, the head ended or did not answer within START_TIMEOUT_S. The message has
+        the end of its output.
     """
     for further in reversed(range(STARTS)):
         with contextlib.ExitStack() as stack:
@@ -85,9 +85,10 @@ def start_ray_head(
 
 @contextlib.contextmanager
 def one_at_a_time() -> Iterator[None]:
-    """A lock of all test processes.
+    """A lock that all test processes share.
 
-    If heads start at the same time, each takes so long that Ray gives up; also loops are compiled only once.
+    If several heads start at the same time, each takes so long that Ray gives up. With the lock, loops are also compiled
+    only once.
     """
     with open(Path(tempfile.gettempdir(), f"graphmill-ray-start-{os.getuid()}"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -97,23 +98,23 @@ def one_at_a_time() -> Iterator[None]:
 @contextlib.contextmanager
 def _one_start(num_cpus: int, object_store_bytes: int, dashboard: bool) -> Iterator[RayHead]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("COV_")}
-    # By default Ray's workers have a lower priority than all other processes. On a busy machine tests would wait for
+    # By default, Ray's workers have a lower priority than other processes, so on a busy machine tests would wait for
     # minutes.
     environment["RAY_worker_niceness"] = "0"
     environment["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), environment.get("PATH", "")])
     if environment.get("RAY_AUTH_MODE") != "token" or not environment.get("RAY_AUTH_TOKEN_PATH"):
         raise RuntimeError("start_ray_head needs RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH; see tests/conftest.py")
     environment["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = (
-        "0"  # It listens only on the loopback address, and clients may name this address.
+        "0"  # so that clients may use the loopback address, the only one that this head has
     )
-    # Sockets lie below it, and their paths have at most 107 bytes: pytest's tmp_path is too long.
+    # Sockets are below this folder. Their paths may have at most 107 bytes, and pytest's tmp_path is too long for this.
     folder = Path(tempfile.mkdtemp(prefix="gm-head-", dir="/tmp"))
-    temp_dir = folder / "r"  # which Ray opens to all users
+    temp_dir = folder / "r"  # Ray makes it accessible to all users
     head_port, dashboard_port, agent_port, client_port = _free_ports(4)
     command = [
         *(str(Path(sys.executable).with_name("ray")), "start", "--head", "--block", "--disable-usage-stats"),
         *("--node-ip-address=127.0.0.1", f"--port={head_port}"),
-        # Only the processes that tests use: the other ones take as long to start, and use a share of each second.
+        # Starts only the processes that tests need. The others would take as long to start, and use CPU time all the time.
         *("--no-monitor", "--include-log-monitor=false"),
         *(
             f"--include-dashboard={str(dashboard).lower()}",
@@ -127,7 +128,7 @@ def _one_start(num_cpus: int, object_store_bytes: int, dashboard: bool) -> Itera
     ]
     output = folder / "ray-start.log"
     with output.open("wb") as sink:
-        # A separate session: Ctrl-C in the terminal reaches only pytest, which then ends Ray in order.
+        # In a new process session, Ray does not get a Ctrl-C of the terminal. Only pytest gets it, and then stops Ray.
         popen = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, env=environment, start_new_session=True
         )
@@ -142,7 +143,7 @@ def _one_start(num_cpus: int, object_store_bytes: int, dashboard: bool) -> Itera
 
 
 def _free_ports(count: int) -> list[int]:
-    """Ports that are free now. All sockets are open at the same time, so that the ports differ."""
+    """`count` different ports that are free now. All sockets are open at the same time, so that the ports differ."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:
@@ -168,7 +169,7 @@ def _answers(address: tuple[str, int]) -> bool:
 
 
 def _end(popen: subprocess.Popen[bytes], process: psutil.Process) -> None:
-    """Asks `ray start --block` to stop its children, then kills the processes of the earlier tree that still run."""
+    """Asks `ray start --block` to stop its children. Then kills the processes that were its children and still run."""
     tree = [process]
     with contextlib.suppress(psutil.NoSuchProcess):
         tree += process.children(recursive=True)

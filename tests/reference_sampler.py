@@ -1,7 +1,7 @@
-"""Slow reference samplers: Python integers, dicts and lists, over `tests.listed_graph.NodeRow`s.
+"""Slow reference samplers. They use Python integers, dicts and lists, and read `tests.listed_graph.NodeRow`s.
 
-It fixes the random numbers of every draw. A change of these numbers changes all runs of all users, so it must be
-intended.
+This module defines the random numbers of every draw. If a change makes a test against it fail, the change alters all runs
+of all users. So it must be intended.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ ROOT_ORDER, NEIGHBORS, CHUNKS = 1, 2, 3
 
 
 def hash64(key: int, counter: int) -> int:
-    """Output number `counter` of SplitMix64 seeded with `key`."""
+    """Output number `counter` of SplitMix64 with the seed `key`."""
     x = (key + (counter + 1) * 0x9E3779B97F4A7C15) & MASK
     x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & MASK
     x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & MASK
@@ -35,7 +35,7 @@ def below(hashed: int, bound: int) -> int:
 
 
 def floyd(key: int, degree: int, take: int) -> list[int]:
-    """`take` distinct numbers below `degree`, ascending."""
+    """Draws `take` distinct numbers below `degree`. Returns them in ascending order."""
     chosen: set[int] = set()
     for filled in range(take):
         upper = degree - take + filled
@@ -47,7 +47,7 @@ def floyd(key: int, degree: int, take: int) -> list[int]:
 def draw(
     rows: dict[int, NodeRow], node: int, fanout: int, key: int, until: int | None = None, scheme: str = "uniform"
 ) -> list[ListedEdge]:
-    """The entries that are drawn of a node's in-edges, or of its in-edges no later than `until`."""
+    """Draws up to `fanout` of a node's in-edges (-1: all). With `until`, draws only from in-edges whose time is at most `until`."""
     edges = [edge for edge in rows[node].in_edges if until is None or edge.time is None or edge.time <= until]
     if fanout < 0 or len(edges) <= fanout:
         return edges
@@ -65,11 +65,11 @@ def share(count: int, parts: int, part: int) -> slice:
 
 @dataclass(frozen=True)
 class Expected:
-    """A minibatch in lists."""
+    """The expected minibatch, as lists."""
 
     node: list[int]
-    in_lists: list[list[int]]  # positions of sources, by position
-    roots: list[int]  # positions
+    in_lists: list[list[int]]  # for each node, the positions of its sources
+    roots: list[int]  # positions of the roots
 
 
 def neighbor_batch(
@@ -98,7 +98,7 @@ def neighbor_batch(
 
 @dataclass(frozen=True)
 class ExpectedPast(Expected):
-    root_time: list[int]  # by position
+    root_time: list[int]  # for each node, the time of its root
     edge_time: list[int]
 
 
@@ -112,7 +112,7 @@ def past_batch(
     time: str,
     scheme: str,
 ) -> ExpectedPast:
-    """The batch around roots (node, time). Each pair is a separate copy, expanded only by edges until, or before, its time."""
+    """The batch around roots (node, time). A node has a separate copy for each time. A copy is expanded only by edges up to (or before) its time."""
     position: dict[tuple[int, int], int] = {root: i for i, root in enumerate(roots)}
     in_lists: list[list[int]] = []
     edge_time: list[int] = []
@@ -152,7 +152,7 @@ def chunk_nodes(rows: dict[int, NodeRow], seed: int, epoch: int, chunk: int, num
 
 
 def assert_is(batch: MiniBatch, expected: Expected, rows: dict[int, NodeRow], split_set: int = 0) -> None:
-    """Checks that the minibatch equals the reference, rows included."""
+    """Checks that the minibatch equals the reference, including the rows of its nodes."""
     assert batch.node_id.tolist() == expected.node
     lists = [batch.indices[batch.indptr[i] : batch.indptr[i + 1]].tolist() for i in range(batch.num_nodes)]
     assert lists == expected.in_lists
@@ -172,7 +172,7 @@ def assert_is(batch: MiniBatch, expected: Expected, rows: dict[int, NodeRow], sp
 
 
 def same_bytes(one: MiniBatch, other: MiniBatch) -> None:
-    """True if every array of two batches has the same type, shape and bytes."""
+    """True if all arrays of the two batches have the same type, shape and bytes."""
     for name, value in vars(one).items():
         against = getattr(other, name)
         if isinstance(value, np.ndarray):
@@ -184,7 +184,7 @@ def same_bytes(one: MiniBatch, other: MiniBatch) -> None:
 
 
 def assert_same_batch(a: MiniBatch, b: MiniBatch) -> None:
-    """Equal to the bit."""
+    """Checks that two batches are equal bit for bit."""
     for name, value in vars(a).items():
         other = getattr(b, name)
         if isinstance(value, np.ndarray):

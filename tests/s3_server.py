@@ -1,5 +1,5 @@
-"""A bucket on an S3 server of the test's own, where moto answers one request at a time: it looks and then writes, so only then is
-its conditional put exclusive, as S3's is."""
+"""Runs an S3 server (moto) with one bucket, for tests. For a conditional put, moto checks first and writes then. This is atomic, as on S3,
+only because moto answers one request at a time here."""
 
 import contextlib
 import secrets
@@ -12,9 +12,9 @@ import pytest
 
 @contextlib.contextmanager
 def s3_bucket(*, through: Callable[[Any], Any] | None = None) -> Iterator[str]:
-    """A new bucket's URL; the environment says where the server is, for child processes too.
+    """Yields the URL of a new bucket. Environment variables have the server's address, so child processes find the server too.
 
-    `through` may wrap the server, a WSGI application. The wrapper may handle several requests at the same time.
+    The server is a WSGI application. `through` may wrap it; the wrapper may handle several requests at the same time.
     """
     pytest.importorskip("s3fs")
     pytest.importorskip("moto.server")
@@ -24,7 +24,7 @@ def s3_bucket(*, through: Callable[[Any], Any] | None = None) -> Iterator[str]:
 
     class Quiet(WSGIRequestHandler):
         def log_request(self, *_: object) -> None:
-            """Does nothing: a line for each request would fill the log and slow the server down."""
+            """Logs nothing. A log line for each request would be slow and fill the log."""
 
     moto, turn = create_backend_app("s3"), threading.Lock()
 
@@ -43,7 +43,7 @@ def s3_bucket(*, through: Callable[[Any], Any] | None = None) -> Iterator[str]:
             patched.setenv("AWS_SECRET_ACCESS_KEY", "test")
             patched.setenv("AWS_DEFAULT_REGION", "us-east-1")
             s3fs.S3FileSystem.clear_instance_cache()
-            bucket = f"graphs-{secrets.token_hex(4)}"  # moto keeps its buckets until the process ends.
+            bucket = f"graphs-{secrets.token_hex(4)}"  # a new name: moto keeps buckets
             s3fs.S3FileSystem().mkdir(bucket)
             yield f"s3://{bucket}"
             s3fs.S3FileSystem.clear_instance_cache()

@@ -1,13 +1,13 @@
-"""An hour of training in which a process is killed about every half minute. Afterwards every loss, score and weight must equal the undisturbed run's.
+"""Trains for an hour and kills a process about every 30 s. At the end, every loss, score and weight must equal those of a run without kills.
 
     python -m tests.soak --folder runs/soak --epochs 2400 --every-s 30
 
 Two runs of the job of tests/disturbed_job.py train at the same time. In one of them a random partition server or worker
-is killed at random times. Every ten seconds the memory of each kind of process is measured. Only private, written
-memory counts, because shared memory such as program text would count only after the other processes end. At the end it
-prints the checks, and exits with 1 if one fails: equal results, no growth of memory beyond its noise, and no process,
-shared-memory segment or temporary file left. FOLDER/soak.json has the figures. It is not a part of the tests, because
-it takes an hour.
+is killed at random times. Every ten seconds it measures the memory of each kind of process. Only private memory that
+the process has written counts. (Shared memory, such as program text, would begin to count when the other processes
+end.) At the end it prints three checks, and exits with 1 if one fails: results are equal; memory has not grown beyond
+its noise; no process, shared-memory segment or temporary file is left. FOLDER/soak.json has the figures. The tests do
+not run it, because it takes an hour.
 """
 
 import argparse
@@ -27,8 +27,8 @@ import psutil
 from tests.disturbed_job import Job, Outcome, epochs, starts
 
 VICTIMS = ("PartitionServer", "RayTrainWorker")
-# The watched kinds of processes, by a part of their command line. New processes replace killed ones, so their memory
-# begins anew each time.
+# The watched kinds of processes; each is recognised by a part of its command line. A new process replaces a killed one,
+# so the measured memory begins again each time.
 KINDS = {
     "driver": "products_geco.py",
     "controller": "TrainController",
@@ -41,7 +41,7 @@ PERIOD_S = 10.0
 
 
 def unique_bytes(job: Job) -> dict[str, int]:
-    """For each kind, the memory of all its processes together."""
+    """For each kind of process, the total memory of its processes."""
     found: dict[str, int] = defaultdict(int)
     for process in [psutil.Process(job.popen.pid), *job.family()]:
         try:
@@ -50,7 +50,7 @@ def unique_bytes(job: Job) -> dict[str, int]:
             if kind is not None:
                 found[kind] += private_dirty(process.pid)
         except (psutil.Error, ProcessLookupError, FileNotFoundError):
-            continue  # ended meanwhile
+            continue  # the process has just ended
     return found
 
 
@@ -60,9 +60,9 @@ def private_dirty(pid: int) -> int:
 
 
 def slope(minutes: np.ndarray, megabytes: np.ndarray) -> tuple[float, float]:
-    """(MB an hour, its standard error) of a line through the second half.
+    """Fits a line to the second half of the measurements. Returns (slope in MB per hour, its standard error).
 
-    Batch means are used, because consecutive values are not independent.
+    The fit uses means of batches of values, because consecutive values are not independent.
     """
     half = len(minutes) // 2
     batches = [np.array_split(series[half:], 12) for series in (minutes, megabytes)]
@@ -100,7 +100,7 @@ def main() -> int:
     began = time.monotonic()
     kills: dict[str, int] = defaultdict(int)
     series: list[dict[str, float]] = []
-    at_kill = 0  # epochs when a worker was killed last
+    at_kill = 0  # number of epochs when a worker was last killed
     next_kill, next_look = began + choose.expovariate(1 / options.every_s), began
     while job.popen.poll() is None:
         now = time.monotonic()
@@ -110,7 +110,7 @@ def main() -> int:
             next_look += PERIOD_S
         if now >= next_kill and now < began + 60 * options.minutes:
             kind, done = choose.choice(VICTIMS), len(epochs(job.run))
-            # If workers are killed repeatedly without progress, this counts as a repeated crash, which ends a run.
+            # Without progress between kills, the run would take them for a crash that repeats, and give up.
             if (victims := job.actors(kind)) and (kind != "RayTrainWorker" or done > at_kill):
                 choose.choice(victims).kill()
                 kills[kind] += 1
@@ -129,7 +129,7 @@ def main() -> int:
     }
     (options.folder / "soak.json").write_text(json.dumps(figures) + "\n")
     held = report(options.folder, figures)
-    deadline = time.monotonic() + 90  # Ray's agents check only now and then whether their raylet exists.
+    deadline = time.monotonic() + 90  # Ray's agents take a while to notice the end of their raylet
     while (processes := ours(options.folder)) and time.monotonic() < deadline:
         time.sleep(1)
     left = {
@@ -144,13 +144,13 @@ def main() -> int:
 
 
 def report(folder: Path, figures: dict) -> bool:
-    """Prints the results, and returns whether all of them are as required."""
+    """Prints the results. Returns True if all checks pass."""
     kills = ", ".join(f"{count} {kind}" for kind, count in figures["kills"].items())
     print(
         f"{figures['minutes']:.1f} minutes, {figures['epochs']} epochs; killed: {kills}; workers started {figures['starts']} times"
     )
     codes = set(figures["codes"].values())
-    # Status 1 is allowed: such a small model may be worse than its baselines.
+    # Status 1 is allowed, because such a small model may be worse than its baselines.
     held = len(codes) == 1 and codes <= {0, 1}
     print(f"exit statuses: {figures['codes']}")
     if held:
@@ -166,7 +166,7 @@ def report(folder: Path, figures: dict) -> bool:
             continue
         minutes, megabytes = np.array(points).T
         rate, error = slope(minutes, megabytes)
-        flat = rate <= 2.5 * error  # 12 batches, one-sided: about one in a hundred by chance.
+        flat = rate <= 2.5 * error  # one-sided test with 12 batches: p is about 0.01
         held &= flat
         print(f"| {kind} | {np.median(megabytes):.1f} | {rate:+.2f}{'' if flat else ' GROWS'} | {error:.2f} |")
     return held
@@ -177,7 +177,7 @@ def our_temporary() -> set[str]:
 
 
 def ours(folder: Path) -> list[int]:
-    """Processes whose command line names the folder, except this one."""
+    """The processes, except this one, whose command line contains the folder."""
     found = psutil.process_iter(["cmdline"])
     return [p.pid for p in found if p.pid != os.getpid() and str(folder) in " ".join(p.info["cmdline"] or [])]
 

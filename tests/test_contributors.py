@@ -1,4 +1,4 @@
-"""Files for contributors and code hosts state facts that are true of this repository."""
+"""Checks that files for contributors and for code hosts say only what is true of this repository."""
 
 import re
 import subprocess
@@ -68,7 +68,7 @@ def test_the_citation_is_of_this_version() -> None:
 
 def built(source: Path, out: Path, *words: str) -> list[Path]:
     subprocess.run([sys.executable, "-m", "hatchling", "build", "-d", out, *words], cwd=source, check=True, timeout=300)
-    return sorted(out.iterdir())  # the wheel, the sdist
+    return sorted(out.iterdir())  # the sdist and the wheel
 
 
 def test_the_sdist_makes_the_same_wheel(tmp_path: Path) -> None:

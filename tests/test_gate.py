@@ -1,4 +1,4 @@
-"""The gate's rule for Ray: Ray's core tests run on every machine. If Ray does not start, the gate fails and names Ray's limit."""
+"""Tests the gate's rule for Ray: Ray's core tests run on every machine. If Ray does not start there, the gate fails and names Ray's time limit."""
 
 import re
 import subprocess
@@ -11,7 +11,7 @@ CORE = {
     "test_worker_failures.py": "test_more_failures_than_the_rate_allows_end_the_run",
     "test_job_submit.py": "test_a_job_that_ends_well_is_reported_so",
 }
-# The test pretends that the machine is slow and that Ray does not start.
+# Here the machine pretends to be slow, and Ray pretends not to start.
 PRETENDED = """
 import contextlib
 import sys

@@ -1,4 +1,4 @@
-"""`import graphmill as gm` is fast, every public name loads, and `graphmill COMMAND` runs the command of this name."""
+"""`import graphmill as gm` is fast, every public name can be loaded, and `graphmill COMMAND` runs the command COMMAND."""
 
 import ast
 import pydoc

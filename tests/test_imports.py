@@ -1,4 +1,4 @@
-"""No module imports itself through other modules, also counting imports for types and inside functions."""
+"""There are no circular imports, even if imports for type checking and imports inside functions count."""
 
 import grimp
 import numpy as np

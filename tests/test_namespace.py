@@ -1,4 +1,4 @@
-"""Graphmill works in a user's project that has folders models/, jobs/, storage/ and cluster/, from a checkout and from the wheel."""
+"""A user's project may have folders named models/, jobs/, storage/ and cluster/. Graphmill works there, from a checkout and from the wheel."""
 
 import json
 import os
@@ -44,7 +44,7 @@ OWN = (*TRAIN[:9], "--model", "models.mine:Net", "--sampler", "neighbor", "--sam
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the files that the wheel installs."""
+    """A folder with the files that an installation of the wheel has."""
     built = tmp_path_factory.mktemp("wheel")
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(built)]
     subprocess.run(command, cwd=REPOSITORY, check=True, capture_output=True, timeout=300)
@@ -56,7 +56,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """The user's folders. They raise an error if Graphmill imports them by mistake; one is not a regular package."""
+    """The folders of the user's project. If Graphmill imports one by mistake, it raises an error. One of them has no __init__.py."""
     for name in ("jobs", "storage", "cluster"):
         (tmp_path / name).mkdir()
         module = "__init__.py" if name != "storage" else "graph.py"
@@ -71,7 +71,7 @@ def project(tmp_path: Path) -> Path:
 
 @pytest.fixture(params=["checkout", "wheel"])
 def environment(request: pytest.FixtureRequest) -> dict[str, str]:
-    """The environment of a process that finds Graphmill in an editable installation, or in the wheel's folder."""
+    """Environment variables for a process that imports Graphmill from an editable installation, or from the folder of the wheel."""
     found = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     found["PATH"] = f"{Path(sys.executable).parent}:{found['PATH']}"
     return found if request.param == "checkout" else {**found, "PYTHONPATH": str(request.getfixturevalue("wheel"))}

@@ -1,4 +1,4 @@
-"""The site of guides and of the Python API builds without a warning and fits on a phone. Every link in the documents has a target."""
+"""The site with the guides and the Python API builds without a warning and fits on a phone. Every link in the documents has a target."""
 
 import re
 import subprocess
@@ -88,7 +88,7 @@ def test_release_notes_stay_short() -> None:
 @pytest.mark.long
 @pytest.mark.skipif(find_chromium() is None, reason="needs a browser")
 def test_no_page_is_wider_than_a_phone(site: Path, tmp_path: Path) -> None:
-    """Tables and code scroll in their own boxes; a table's cells wrap."""
+    """Wide tables and code blocks scroll inside their boxes, and text in table cells wraps. So the page itself never scrolls sideways."""
     wide = """[...document.querySelectorAll(".rst-content table, .rst-content img")].filter(
         one => one.getBoundingClientRect().right > innerWidth && !one.closest(".wy-table-responsive")).length"""
     cells = """[...document.querySelectorAll(".rst-content td, .rst-content th")].filter(

@@ -1,4 +1,4 @@
-""".ci/lock.py makes the files that pin versions, and they are complete. An audit that checked nothing fails where it matters."""
+"""The files with pinned versions are complete, and .ci/lock.py makes them. If an audit has checked nothing, it fails where it is required."""
 
 import importlib.util
 import re
@@ -63,7 +63,7 @@ def test_what_is_pinned_names_no_index() -> None:
         assert not re.search(r"://|--index|--find-links", path.read_text()), path.name
 
 
-# A replacement for pip-audit: writes the findings that the test names, or nothing.
+# Replaces pip-audit. Writes the findings that the test gives, or no file.
 STAND_IN = """
 import os, sys
 if os.environ["FOUND"]:

@@ -1,6 +1,6 @@
-"""The slow reference of typed neighbor sampling: Python integers, dicts and lists over `tests.memory_graph`.
+"""A slow reference for typed neighbor sampling. It uses Python integers, dicts and lists, and reads graphs of `tests.memory_graph`.
 
-It fixes the random numbers of every draw, as `tests.reference_sampler` does for a plain graph.
+This module defines the random numbers of every draw, as `tests.reference_sampler` does for plain graphs.
 """
 
 import hashlib
@@ -16,12 +16,12 @@ from tests.reference_sampler import MASK, NEIGHBORS, floyd, hash64, stream_key
 
 @dataclass(frozen=True)
 class Expected:
-    """A batch in lists."""
+    """The expected batch, as lists."""
 
     node: dict[str, list[int]]
     hop: dict[str, list[int]]
-    in_lists: dict[Relation, list[list[int]]]  # positions of sources, by position of the target
-    edge_rows: dict[Relation, list[int]]  # rows of the edges in their table
+    in_lists: dict[Relation, list[list[int]]]  # for each target node, the positions of its sources
+    edge_rows: dict[Relation, list[int]]  # the row of each edge in its table
 
 
 def name_number(relation: Relation) -> int:
@@ -71,10 +71,10 @@ def typed_batch(
 
 
 def lists_of(graph: TypedMemoryGraph, relation: Relation, direction: str) -> dict[int, list[tuple[int, int]]]:
-    """Permanent id of a node → the entries that the relation's table may draw for it.
+    """Maps the permanent id of a node to the list of entries from which its edges in this relation are drawn.
 
-    In a graph with reverses, the table of r holds the out-edges of r's reverse. They are read from the other relation's
-    edges. A relation that stores its own out-edges uses its own.
+    With direction "out", if relation r has a reverse, the table of r has the out-edges of this reverse. They are read from
+    the edges of the reverse. A relation that stores its out-edges itself uses its own edges.
     """
     source, target, edges = graph.tables[relation.source].ids, graph.tables[relation.target].ids, graph.edges[relation]
     if direction == "in" or relation.reverse in graph.edges:
@@ -90,7 +90,7 @@ def lists_of(graph: TypedMemoryGraph, relation: Relation, direction: str) -> dic
 
 
 def assert_is(batch: TypedBatch, expected: Expected, graph: TypedMemoryGraph, num_roots: int) -> None:
-    """Checks that the batch equals the reference, rows included."""
+    """Checks that the batch equals the reference, including the rows of its nodes."""
     assert list(batch.nodes) == list(graph.node_types)
     assert list(batch.edges) == list(graph.relations)
     for name, nodes in batch.nodes.items():
@@ -116,7 +116,7 @@ def assert_is(batch: TypedBatch, expected: Expected, graph: TypedMemoryGraph, nu
 
 
 def arrays_of(batch: TypedBatch) -> dict[str, tuple[str, tuple[int, ...], bytes]]:
-    """All arrays of a batch by type, shape and bytes."""
+    """The type, shape and bytes of every array of a batch."""
     found = {"root_index": batch.root_index}
     for tables in (batch.nodes, batch.edges):
         for name, table in tables.items():
@@ -127,7 +127,7 @@ def arrays_of(batch: TypedBatch) -> dict[str, tuple[str, tuple[int, ...], bytes]
 
 
 def assert_same(one: TypedBatch, other: TypedBatch) -> None:
-    """Equal to the bit."""
+    """Checks that two batches are equal bit for bit."""
     first, second = arrays_of(one), arrays_of(other)
     assert first.keys() == second.keys()
     wrong = [name for name, value in first.items() if second[name] != value]

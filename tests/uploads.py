@@ -1,4 +1,4 @@
-"""The files that `ray job submit --working-dir` packs, by Ray's packaging code, and folders to pack."""
+"""Finds the files that `ray job submit --working-dir` would pack, with Ray's packaging code. Also makes folders to pack."""
 
 import logging
 import shutil
@@ -8,7 +8,7 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).parents[1]
 _NOT_COPIED = (".git", ".venv", "__pycache__", ".*_cache", ".hypothesis", "build")
-# Files of a used checkout, or of a user's project.
+# Files that appear in a checkout during use, or in a user's project.
 DATA = (
     *("x.npy", "arrays.npz", "edges.csv", "edges.parquet", "weights.pt", "rows.arrow"),
     *("graphs/mine/manifests/000001.json", "runs/a/config.json", "predictions/part-00000.txt", "data/products/raw.txt"),
@@ -24,20 +24,20 @@ PACKAGES = (
 
 
 def copy_checkout(target: Path) -> Path:
-    """A copy of the repository's files at `target`. Links stay links."""
+    """Copies the repository's files to `target`. Symbolic links stay links."""
     shutil.copytree(REPOSITORY, target, symlinks=True, ignore=shutil.ignore_patterns(*_NOT_COPIED))
     return target
 
 
 def plant(folder: Path, names: Iterable[str]) -> None:
-    """Writes small files with these names below the folder."""
+    """Writes a small file for each of these names below the folder."""
     for name in names:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text("# planted\n")
 
 
 def packed(folder: Path, out: Path) -> dict[str, int]:
-    """The bytes of each file in an upload of the folder. `out` is the package."""
+    """Packs the folder as an upload to the file `out`. Returns the content of each file in the package."""
     from ray._private.ray_constants import get_runtime_env_default_excludes
     from ray._private.runtime_env.packaging import create_package
 

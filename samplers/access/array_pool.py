@@ -1,6 +1,6 @@
 """Large arrays whose memory is reused after their release.
 
-A fresh array of hundreds of megabytes costs one page fault per 4 KiB. These faults take about as much time as the gather that fills the array. A block returns
+A fresh array of hundreds of megabytes costs one page fault per 4 KiB. These faults take about as long as the gather that fills the array. A block returns
 to the pool only when the last view of it (numpy's or torch's) is gone.
 """
 
@@ -22,23 +22,23 @@ _STEPS_PER_DOUBLING = 8  # sizes are rounded up by at most 1/8, so that batches 
 def keep_freed_memory() -> None:
     """Makes glibc's allocator keep up to 64 MiB of freed memory per arena for later arrays. Without glibc the function does nothing.
 
-    By default the system may take back the small arrays of a batch of tens of megabytes whenever the batch is dropped. The next batch then costs one page fault
-    per 4 KiB. When a mapped block is freed, glibc raises its mmap threshold to the block's size and its trim threshold to twice that size, up to 32 and 64 MiB,
-    unless the user has set them (mallopt(3), M_MMAP_THRESHOLD). This function allocates and frees one such block without touching its memory.
+    By default glibc may return the memory of small arrays to the system whenever a batch is dropped. The next batch then takes one page fault per
+    4 KiB. When a mapped block is freed, glibc raises two thresholds: the mmap threshold to the block's size (up to 32 MiB), and the trim threshold to twice
+    that size (up to 64 MiB). A user can fix both (mallopt(3), M_MMAP_THRESHOLD). This function allocates and frees one such block without touching its memory.
     """
     np.empty(_KEPT_BY_GLIBC, np.uint8)
 
 
 class ArrayPool:
-    """Hands out uninitialised arrays; keeps at most `max_idle_bytes` of released memory. Thread-safe.
+    """Returns uninitialised arrays and reuses their memory. Keeps at most `max_idle_bytes` of released memory. Thread-safe.
 
-    After pickling, the copy in the other process is empty.
+    A pool that is pickled and loaded in another process is empty there.
     """
 
     def __init__(self, max_idle_bytes: int = 1 << 29) -> None:
         keep_freed_memory()
         self._max_idle_bytes = max_idle_bytes
-        self._idle: list[np.ndarray] = []  # the longest idle first
+        self._idle: list[np.ndarray] = []  # ordered by idle time, longest first
         self._lock = threading.Lock()
         # The garbage collector may return a block at any point, even inside `empty`. SimpleQueue.put is safe there; a lock is not.
         self._returned: queue.SimpleQueue[np.ndarray] = queue.SimpleQueue()
@@ -47,7 +47,7 @@ class ArrayPool:
         return ArrayPool, (self._max_idle_bytes,)
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-        """An uninitialised array that shares memory with no other living array."""
+        """Returns an uninitialised array. It does not share memory with any other array that is in use."""
         dtype = np.dtype(dtype)
         num_bytes = math.prod(shape) * dtype.itemsize
         if num_bytes < _LEAST_BYTES:
@@ -57,7 +57,7 @@ class ArrayPool:
 
     @property
     def idle_bytes(self) -> int:
-        """Bytes of released memory."""
+        """Bytes of released memory that the pool keeps."""
         with self._lock:
             self._collect()
             return sum(block.nbytes for block in self._idle)
@@ -80,7 +80,7 @@ class ArrayPool:
         return np.empty(num_bytes, np.uint8)
 
     def _collect(self) -> None:
-        """Adds returned blocks to the idle blocks. Above the budget, frees the blocks that have been idle longest."""
+        """Adds returned blocks to the idle blocks. If they exceed `max_idle_bytes`, frees the blocks that have been idle longest."""
         while True:
             try:
                 self._idle.append(self._returned.get_nowait())

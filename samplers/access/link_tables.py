@@ -1,7 +1,7 @@
 """Tables for batches of links: all nodes in ascending permanent id, the links of each split, and the edges as links to train on.
 
-A node's number is its rank by permanent id within its type, so no table depends on the partitions. A process reads each table at its first use. Memory: 20
-bytes per node and 16 bytes per edge; the known links take 16 bytes per edge and direction.
+A node's number is its rank by permanent id within its type, so no table depends on the partitions. A process reads each table at its first use. The tables
+take 20 bytes per node and 16 bytes per edge. Known links take another 16 bytes per edge and direction.
 
 The links belong to a plain graph or to one relation of a typed graph. A relation may join two types.
 """
@@ -44,23 +44,23 @@ class Lists(Protocol):
 
 @dataclass(frozen=True)
 class LinkTable:
-    """Pairs of nodes, each node given by its number. First the links, then the pairs that are not links; each part is ascending in (source, destination)."""
+    """Pairs of nodes, given by their numbers. The links come first, then the pairs that are not links. Both parts are sorted by (source, destination)."""
 
     source: np.ndarray  # int64 [m]
     destination: np.ndarray  # int64 [m]
     num_links: int  # number of links; the pairs after them are not links
     negative_ptr: np.ndarray  # int64 [m + 1]: link i has the negatives negative[negative_ptr[i]:negative_ptr[i + 1]]
-    negative: np.ndarray  # int64, nodes that replace the destination
-    time: np.ndarray | None = None  # int64 [m]; present if links at different times are distinct
+    negative: np.ndarray  # int64: nodes that replace the link's destination
+    time: np.ndarray | None = None  # int64 [m]; None if links are not distinguished by time
     relation: np.ndarray | None = None  # int64 [m]; only in a knowledge graph
 
 
 @dataclass(frozen=True)
 class Ends:
-    """The destinations of known links by source; in a knowledge graph, by (source, relation)."""
+    """For each source, the destinations of its known links. In a knowledge graph, for each (source, relation)."""
 
-    key: np.ndarray  # int64 [m], ascending: source · relations + relation
-    node: np.ndarray  # int64 [m], ascending for each key
+    key: np.ndarray  # int64 [m], ascending: source · num_relations + relation
+    node: np.ndarray  # int64 [m]: destinations, ascending for each key
     num_relations: int  # at least 1
 
     @classmethod
@@ -74,7 +74,7 @@ class Ends:
         return cls(key[is_new], node[is_new], count)
 
     def after(self, source: np.ndarray, relation: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-        """(place, node): for each place, the nodes where known links from source[place] (of relation[place]) end; places ascend."""
+        """(place, node) pairs, sorted by place. A known link (of relation[place]) leads from source[place] to the node."""
         key = source * self.num_relations + (0 if relation is None else relation)
         first, last = (np.searchsorted(self.key, key, side=side) for side in ("left", "right"))
         counts = last - first
@@ -96,13 +96,13 @@ class LinkTables:
 
     @property
     def digest(self) -> str:
-        """Digest of the held-out links; empty if there are none."""
+        """Digest of the held-out links. Empty if the graph has no held-out links."""
         links = self._router.manifest.links
         return "" if links is None else links.digest
 
     @property
     def reverse(self) -> Relation | None:
-        """The relation that holds the reverses of the edges."""
+        """The relation that holds the reverse of each edge."""
         links = self._router.manifest.links
         return Relation.of(links.reverse) if links is not None and links.reverse else None
 
@@ -126,7 +126,7 @@ class LinkTables:
         return self._number if self.is_one_type else _numbers(self.sources)
 
     def _is_link(self, source: np.ndarray, destination: np.ndarray) -> np.ndarray:
-        """bool: the edges that count as links. Loops do not count. In a symmetric graph an edge counts only from its lower node."""
+        """bool: whether each edge counts as a link. Loops do not count. In a symmetric graph only the direction with source < destination counts."""
         if not self.is_one_type:
             return np.ones(len(source), bool)
         return source < destination if self.symmetric else source != destination
@@ -148,7 +148,7 @@ class LinkTables:
     @cached_property
     @stage("plan")
     def triples(self) -> np.ndarray:
-        """int64 [3, m]: a knowledge graph's edges as distinct triples (source, destination, relation), ascending, with loops."""
+        """int64 [3, m]: a knowledge graph's edges as distinct, ascending triples (source, destination, relation). Loops are included."""
         return self._edges_with("feature", loops=True)
 
     def _edges_with(self, column: Literal["time", "feature"], *, loops: bool = False) -> np.ndarray:
@@ -161,8 +161,8 @@ class LinkTables:
     def _listed(
         self, columns: tuple[EdgeColumn, ...], *, loops: bool
     ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        """(source, destination, time or relation) of the edges that count as links, for a part of the nodes at a time. Without these columns the third array is
-        empty."""
+        """Yields (source, destination, time or relation) of the edges that count as links, one range of nodes at a time. Without such a column the third array
+        is empty."""
         for start in range(0, self.num_nodes, _NODES):
             node = np.arange(start, min(start + _NODES, self.num_nodes))
             lists = self._router.sample_neighbors(node, -1, 0, columns=columns)
@@ -196,7 +196,7 @@ class LinkTables:
 
     @cached_property
     def weight_ends(self) -> np.ndarray:
-        """int64 [num_nodes]: running sums of degree^0.75 (arXiv:1310.4546, 2.2) in whole 1024ths. For links between two types only in-edges count."""
+        """int64 [num_nodes]: running sums of degree^0.75 (arXiv:1310.4546, 2.2), as multiples of 1/1024. For links between two types only in-edges count."""
         source, destination = self.edges
         degree = np.bincount(destination, minlength=self.num_nodes)
         if self.is_one_type:
@@ -205,7 +205,7 @@ class LinkTables:
         return np.cumsum(np.rint(1024 * root * np.sqrt(root)).astype(np.int64))
 
     def links(self, split: int, *, timed: bool = False) -> LinkTable:
-        """The stored links of a split. For a training split without stored links, the graph's edges. `timed`: with times."""
+        """Returns the stored links of a split. If the training split has no stored links, returns the graph's edges. `timed`: include times."""
         if (split, timed) not in self._of_split:
             stored = self._stored(split)
             if split == SPLIT_TRAIN and not stored.num_links:

@@ -1,8 +1,8 @@
 """Answers `SampleNeighbors` from one partition: finds the bounds of the lists, draws entries, and reads the columns of each drawn entry.
 
-A node's list has its in-edges, its out-edges, or its in-edges and then its out-edges. In a symmetric graph in-edges and out-edges are the same; "both" then
-gives the list once. If edges have times, lists ascend in time, and "the list up to a time" is a prefix of the list. Entry j of a list is the same edge for
-every partitioning, so every draw is the same too.
+A node's list has its in-edges, its out-edges, or its in-edges followed by its out-edges. In a symmetric graph in-edges and out-edges are the same, so "both"
+gives the list only once. If edges have times, lists are sorted by time, so the edges up to a time are a prefix of the list. Entry j of a list is the same edge
+for every partitioning. Therefore every draw is the same for every partitioning.
 """
 
 from dataclasses import dataclass
@@ -47,7 +47,7 @@ class EdgeLists:
 
 
 def edge_lists(partition: Partition, direction: WalkDirection) -> tuple[EdgeLists, EdgeLists | None]:
-    """(lists, second lists or None). The second lists follow the first. Raises ConfigError if out-edges are requested and not stored.
+    """Returns (lists, second lists or None). The second lists follow the first. Raises ConfigError if out-edges are requested but not stored.
 
     A symmetric graph stores no out-edges: its in-edges serve as out-edges, with the columns of the reverse edge.
     """
@@ -63,13 +63,13 @@ def edge_lists(partition: Partition, direction: WalkDirection) -> tuple[EdgeList
 
 
 def _take(lists: EdgeLists, more: EdgeLists | None, name: str, place: np.ndarray) -> np.ndarray:
-    """Values of a column at the positions of entries."""
+    """Returns the values of a column for these entries."""
     values = getattr(lists, name)
     return entries(values, place) if more is None else joined_entries(values, getattr(more, name), place)
 
 
 class _Lists:
-    """The lists of the requested nodes, each in one or two pieces. With `until`, each list ends at its time."""
+    """The lists of the requested nodes; each list has one or two pieces. With `until`, list i has only edges whose time is at most until[i]."""
 
     def __init__(
         self, lists: EdgeLists, more: EdgeLists | None, row: np.ndarray, until: np.ndarray | None = None
@@ -88,7 +88,7 @@ class _Lists:
         return self._more is not None
 
     def place(self, count: np.ndarray, position: np.ndarray) -> np.ndarray:
-        """Positions of drawn entries in the stored columns."""
+        """Returns the positions of drawn entries in the stored columns."""
         if self._more is None:
             return position
         return joined_positions(count, position, self.start, self._in_degree, self._out_start)
@@ -97,11 +97,11 @@ class _Lists:
         return _take(self._lists, self._more, name, place)
 
     def sources(self, place: np.ndarray) -> np.ndarray:
-        """Ids of the neighbors at these entries. Raises DamagedLists for an id that no node has."""
+        """Ids of the neighbors at these entries. Raises DamagedLists if an id is not the id of a node."""
         return checked(self.take("indices", place), self._lists.num_sources)
 
     def everything(self) -> np.ndarray:
-        """Positions of all entries of all lists."""
+        """Returns the positions of all entries of all lists in the stored columns."""
         position = all_positions(self.first, self.degree)
         return self.place(self.degree, position)
 
@@ -142,7 +142,7 @@ def sample_lists(
 def _draw(
     partition: Partition, row: np.ndarray, lists: _Lists, request: SampleNeighbors, tables: NodeTables | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(count [n], position of each drawn entry)."""
+    """Draws entries of each list. Returns (number of drawn entries per list [n], position of each drawn entry)."""
     first, degree, fanout = lists.first, lists.degree, request.fanout
     key = np.uint64(request.key)
     if request.scheme == "labor":
@@ -157,7 +157,7 @@ def _draw(
         return draws.draw_last(first, degree, fanout)
     first_id = partition.first_id
     keys = hash_ids(key, entries(partition.original_id, row) if first_id is None else row + first_id)
-    if request.until is not None:  # the key includes the time, so that a node's draws at two times are independent
+    if request.until is not None:  # the key includes the time: draws of a node at two times are independent
         keys = hash_again(keys, request.until)
     if request.scheme == "uniform":
         if request.replace:
@@ -201,9 +201,9 @@ def edge_columns(
 ) -> dict[str, np.ndarray]:
     """The requested columns of the entries at positions `place`, by their names in `NeighborLists`.
 
-    An edge's id is its row in the source table, if the graph keeps that row. Otherwise, in a graph in one partition (`has_ranks`), an in-edge's id is its rank
-    by permanent ids of destination and source. If edges have times, it is the rank by destination, time and source. Raises ConfigError if a column is not
-    stored.
+    An edge's id is its row in the source table, if the graph stores these rows. Otherwise the graph must have one partition (`has_ranks`); an in-edge's id is
+    then its rank by the permanent ids of destination and source. If edges have times, it is the rank by destination, time and source. Raises ConfigError if a
+    column is not stored.
     """
     taken = {}
     if "id" in columns:

@@ -19,7 +19,7 @@ class SizeOfGraph(Protocol):
 
 
 class ListsNeighbors(Protocol):
-    """The source of neighbors for a search: the router of a plain graph, or several relations of a typed graph that share one numbering of nodes."""
+    """Gives a search the neighbors of nodes: the router of a plain graph, or several relations of a typed graph that share one numbering of nodes."""
 
     @property
     def manifest(self) -> SizeOfGraph: ...
@@ -30,7 +30,7 @@ class ListsNeighbors(Protocol):
 
 
 class _Growing:
-    """A one-dimensional array that grows; an append costs amortised constant time."""
+    """A one-dimensional array that grows. Appending takes amortised constant time."""
 
     def __init__(self, dtype: np.dtype) -> None:
         self._array, self._length = np.empty(1024, dtype), 0
@@ -52,7 +52,7 @@ class _Growing:
 class ListPool:
     """Nodes numbered in order of first appearance, with their degrees and the lists fetched so far.
 
-    Node i's list is neighbor[start[i] : start[i] + degree[i]], in ascending permanent id (for direction "both", out-edges after in-edges).
+    Node i's list is neighbor[start[i] : start[i] + degree[i]], sorted by permanent id. For direction "both", the in-edges come first, then the out-edges.
     """
 
     def __init__(self, router: ListsNeighbors, direction: WalkDirection, by_weight: bool = False) -> None:
@@ -69,12 +69,12 @@ class ListPool:
 
     @property
     def start(self) -> np.ndarray:
-        """int64 [n]: start of each node's list in `neighbor`; -1: not fetched."""
+        """int64 [n]: start of each node's list in `neighbor`; -1 if the list is not fetched."""
         return self._start.array
 
     @property
     def degree(self) -> np.ndarray:
-        """int64 [n]: degree of each node; -1: not known."""
+        """int64 [n]: degree of each node; -1 if it is not known."""
         return self._degree.array
 
     @property
@@ -83,11 +83,11 @@ class ListPool:
 
     @property
     def weight(self) -> np.ndarray:
-        """float32: weights of the entries of `neighbor`; empty unless the search is by weight."""
+        """float32: the edge weight of each entry of `neighbor`. Empty if the search does not use weights."""
         return self._weight.array
 
     def number(self, node: np.ndarray) -> np.ndarray:
-        """int32 [len(node)]: the index of each node (its number). A node that is new here has no list and no degree yet."""
+        """int32 [len(node)]: the number of each node. Adds nodes that the pool does not have, without list and degree."""
         number = self._relabeler.add(node)
         unseen = np.full(self._relabeler.num_nodes - len(self.start), -1, np.int64)
         self._start.extend(unseen)
@@ -95,7 +95,7 @@ class ListPool:
         return number
 
     def fetch(self, number: np.ndarray, max_degree: np.ndarray | None = None) -> None:
-        """Fetches the lists of these distinct node numbers, except lists longer than their entry of `max_degree`."""
+        """Fetches the lists of these distinct node numbers. Leaves out a list that is longer than the node's entry of `max_degree`."""
         lists = self._router.list_neighbors(self.node[number], self._direction, max_degree, self._by_weight)
         end = len(self.neighbor) + np.cumsum(lists.count)
         self.degree[number] = lists.degree

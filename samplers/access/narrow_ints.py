@@ -1,4 +1,4 @@
-"""Chooses the type in which integers travel between processes: the narrowest type that holds all values. The receiver restores their own type."""
+"""Integers travel between processes in the narrowest type that holds all their values. The receiver converts them back to their original type."""
 
 import numpy as np
 
@@ -8,7 +8,7 @@ _TYPES = [(np.dtype(name), np.iinfo(name).min, np.iinfo(name).max) for name in (
 
 
 def narrow_dtype(array: np.ndarray) -> np.dtype:
-    """The type in which this array travels: for integers the narrowest that holds them, otherwise its own type."""
+    """The type in which this array travels. For integers it is the narrowest type that holds all values; other arrays keep their type."""
     if array.dtype.kind not in "iu" or array.itemsize == 1 or not array.size:
         return array.dtype
     # One pass in place of two: the highest bit of all values together decides the type, unless a value is negative.

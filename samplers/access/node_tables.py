@@ -1,4 +1,4 @@
-"""Columns of all nodes that an owner needs for two kinds of draws: permanent ids for LABOR, in-degrees for draws by degree.
+"""Two columns over all nodes of a graph. An owner needs permanent ids for LABOR draws, and in-degrees for draws by degree.
 
 The neighbors in a relation are nodes of its source type. Their in-degrees count the edges of all relations. Each column is read once, when a request first
 needs it, from nodes.arrow and topology.arrow of every partition. Memory: 8 bytes per node for permanent ids, 4 bytes for in-degrees.
@@ -32,26 +32,26 @@ class TypedTables(Protocol):
 
 
 class NodeTables:
-    """Columns over all nodes of a stored graph, or of one type, by node id. Threads may share the tables: at worst a column is read twice.
+    """Columns over all nodes of a stored graph, or of one type, by node id. Several threads may use them; in the worst case a column is read twice.
 
-    `relations`: for a type of a typed graph, the relations that end in it.
+    `relations`: for a type of a typed graph, the relations whose target is this type.
     """
 
     def __init__(self, graph: StoredGraph, relations: Sequence[StoredGraph] | None = None) -> None:
         self._graph, self._relations = graph, [graph] if relations is None else relations
-        # A partition that is the whole graph has the same columns itself.
+        # A single partition is the whole graph and has these columns itself.
         self.are_of_one_relation = relations is None
 
     @cached_property
     def permanent_id(self) -> np.ndarray:
-        """int64 [num_nodes]"""
+        """int64 [num_nodes]: the permanent id of each node."""
         return np.concatenate(
             [numpy_column(batch, "original_id", "int64", path) for batch, path in _files(self._graph, "nodes")]
         )
 
     @cached_property
     def in_degree(self) -> np.ndarray:
-        """int32 [num_nodes]"""
+        """int32 [num_nodes]: the in-degree of each node."""
         total = np.zeros(self._graph.manifest.num_nodes, np.int32)
         for relation in self._relations:
             degrees = [np.empty(0, np.int32)]

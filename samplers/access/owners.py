@@ -54,7 +54,7 @@ class PlacesRows(Protocol):
     """An owner that reads its partition in this process and writes rows directly to their places."""
 
     def place_rows(self, request: FetchRows, into: NodeRows, position: np.ndarray | slice) -> None:
-        """Writes the requested rows to `position` of the columns that `into` has. A slice means all positions, in order."""
+        """Writes the requested rows to the positions `position` of every column of `into`. A slice means all positions, in order."""
         ...
 
 
@@ -101,12 +101,12 @@ class LocalOwner:
 
     @property
     def feature_bytes(self) -> int:
-        """Bytes of a stored row of features."""
+        """Number of bytes of one stored row of features."""
         return self._owner.feature_bytes
 
 
 class StoreOwner:
-    """Answers in this process, but the features stay on a store. Rows are fetched in the background, like rows of other processes."""
+    """Answers in this process, but reads features from an object store. It fetches rows in the background, as for owners in other processes."""
 
     def __init__(self, owner: PartitionOwner) -> None:
         self._owner = owner
@@ -188,6 +188,6 @@ class _PartReply:
 
 
 def expect(reply: Reply, kind: type[ReplyKind]) -> ReplyKind:
-    """Returns the reply; asserts that it is of this kind."""
+    """Returns the reply and asserts that it has this type."""
     assert isinstance(reply, kind), f"expected {kind.__name__}, got {type(reply).__name__}"
     return reply

@@ -71,7 +71,7 @@ class PartitionOwner:
         self._pool = ArrayPool()
 
     def answer(self, request: Request) -> Reply:
-        """The reply to a request. Raises ConfigError if the request names a node that this partition does not own. Raises FormatError if the partition's files
+        """Returns the reply to a request. Raises ConfigError if this partition does not own a node of the request. Raises FormatError if the partition's files
         have changed since they were opened."""
         try:
             return _kind_of_answer(type(request))(self, request)
@@ -92,7 +92,7 @@ class PartitionOwner:
             ) from None
 
     def _own_positions(self, member: np.ndarray) -> np.ndarray:
-        """int64, ascending: positions in `member` of the nodes that this partition owns. Raises ConfigError for an id that no node of the graph has."""
+        """int64, ascending: positions in `member` of the nodes that this partition owns. Raises ConfigError if an id is not the id of a node of the graph."""
         if len(member) and not 0 <= int(member.min()) <= int(member.max()) < self._num_nodes:
             bad = int(member.min()) if member.min() < 0 else int(member.max())
             raise ConfigError(f"expected node ids in [0, {self._num_nodes}), got {bad}")
@@ -104,7 +104,7 @@ class PartitionOwner:
         if request.scheme not in ("labor", "degree"):
             tables = None
         elif partition.num_nodes == self._num_nodes and (tables is None or tables.are_of_one_relation):
-            tables = None  # all is here
+            tables = None  # this partition is the whole graph
         elif tables is None:
             raise ConfigError(f"scheme {request.scheme!r} over several partitions needs NodeTables, the owner has none")
         return sample_lists(partition, self._num_nodes, self._rows(request.node), request, tables)
@@ -127,7 +127,7 @@ class PartitionOwner:
     def _induced_edges(self, request: InducedEdges) -> Reply:
         partition, member = self._partition, request.member
         own = self._own_positions(member)  # must run before the cast to a narrower dtype, which could wrap an id
-        # Clearing the dense map costs 4 bytes per node of the graph, so the map pays off only for many members.
+        # The dense map has 4 bytes per node of the graph. Clearing it takes time, so the map pays off only for many members.
         if self._num_nodes > 32 * len(member):
             one_set = member.astype(partition.indices.dtype, copy=False), np.array([0, len(member)])
             return self._induced_subgraphs(InducedSubgraphs(*one_set, request.columns))
@@ -140,7 +140,7 @@ class PartitionOwner:
     def _with_columns(
         self, count: np.ndarray, neighbor: np.ndarray, entry: np.ndarray, columns: tuple[EdgeColumn, ...]
     ) -> NeighborLists:
-        """Lists of in-edges with columns; `entry` are the positions of the edges in the partition."""
+        """Returns lists of in-edges with the requested columns. `entry` has the positions of the edges in the partition."""
         lists, _ = edge_lists(self._partition, "in")
         has_ranks = self._partition.num_nodes == self._num_nodes
         of_edges = edge_columns(lists, None, entry, columns, has_ranks=has_ranks)
@@ -167,7 +167,7 @@ class PartitionOwner:
         return encoding
 
     def _encoding_slices(self, names: tuple[str, ...], into: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """(stored rows, their columns in `into`) for each name. Raises ConfigError for an encoding that is not stored."""
+        """For each name: (the stored rows, the range of columns of `into` for them). Raises ConfigError if an encoding is not stored."""
         partition = self._partition
         for name, out in split_encodings(into, names).items():
             try:
@@ -180,7 +180,7 @@ class PartitionOwner:
                 ) from None
 
     def _features(self, row: np.ndarray) -> np.ndarray | None:
-        """Rows of features in their stored form."""
+        """Returns rows of features in their stored form."""
         table, on_store = self._partition.feature, self._partition.feature_on_store
         if on_store is not None:
             return on_store.read(row)
@@ -191,7 +191,7 @@ class PartitionOwner:
         return feature
 
     def place_rows(self, request: FetchRows, into: NodeRows, position: np.ndarray | slice) -> None:
-        """Writes the reply to `FetchRows` to `position` of the columns that `into` has, without an intermediate copy. A slice means all positions, in order.
+        """Answers `FetchRows` by writing the rows directly to the positions `position` of every column of `into`. A slice means all positions, in order.
         Features become float32."""
         partition, at = self._partition, None if isinstance(position, slice) else position
         row = self._rows(request.node)
@@ -216,7 +216,7 @@ class PartitionOwner:
 
     @property
     def feature_bytes(self) -> int:
-        """Bytes of a stored row of features."""
+        """Number of bytes of one stored row of features."""
         partition = self._partition
         has_none = partition.feature is None and partition.feature_on_store is None
         return 0 if has_none else partition.feature_rows.row_bytes
@@ -257,7 +257,7 @@ class PartitionOwner:
 
     @_answer.register
     def _find_nodes(self, request: FindNodes) -> NodeList:
-        owned, ids = self._partition.original_id, request.original_id  # owned: ascending
+        owned, ids = self._partition.original_id, request.original_id  # `owned` is sorted
         row = np.searchsorted(owned, ids)
         inside = np.flatnonzero(row < len(owned))
         return self._node_list(row[inside[owned[row[inside]] == ids[inside]]])
@@ -274,7 +274,7 @@ class PartitionOwner:
         return NodeList(node=row + partition.start, original_id=partition.original_id[row], time=time)
 
     def _walk_lists(self, direction: WalkDirection, column: str = "indices") -> tuple[Any, Any, Any, Any, bool]:
-        """Two pairs (indptr, indices or another column), and whether the second pair is used. It is used for "both", unless the graph is symmetric."""
+        """Returns two pairs (indptr, a column such as indices), and whether the second pair is used. It is used for "both" if the graph is not symmetric."""
         lists, more = edge_lists(self._partition, direction)
         second = more or lists
         return lists.indptr, getattr(lists, column), second.indptr, getattr(second, column), more is not None
@@ -317,7 +317,7 @@ class PartitionOwner:
         return self._with_columns(count, neighbor, entry, request.columns)
 
 
-# Looked up once: the descriptor builds a function at each access, which takes as long as the lists of a small batch.
+# Looked up only once: each access to the descriptor builds a function, which takes as long as the lists of a small batch.
 _kind_of_answer = PartitionOwner.__dict__["_answer"].dispatcher.dispatch
 
 

@@ -70,7 +70,7 @@ Answer = TypeVar("Answer", covariant=True)
 
 
 class Question(NamedTuple, Generic[Answer]):
-    """Requests to owners, and the function that merges the replies into one answer. `ask` sends several questions together."""
+    """Requests to owners, and the function that merges their replies into one answer. `ask` sends the requests of several questions at once."""
 
     requests: Sequence[tuple[Owner, PartRequest]]
     merge: Callable[[list[Reply]], Answer]  # receives the replies in the order of `requests`
@@ -78,7 +78,7 @@ class Question(NamedTuple, Generic[Answer]):
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns of nodes to fetch."""
+    """Names the columns of nodes to fetch."""
 
     feature: bool = True
     split_set: int | None = None
@@ -88,12 +88,12 @@ class Columns:
     def of(
         cls, router: "Router", split_set: int, encodings: tuple[str, ...] = (), *, feature: bool = True
     ) -> "Columns":
-        """Columns with the codes of a split set, if the router's nodes have this split set."""
+        """Returns columns that include the codes of this split set, if the router's nodes have it."""
         return cls(feature, split_set if split_set < router.manifest.num_split_sets else None, encodings)
 
 
 def ask(questions: "Sequence[Question[Answer]]") -> list[Answer]:
-    """The answers to these questions, each about one type or relation. All are sent at once; each owner elsewhere receives one message."""
+    """Returns the answers to these questions, each about one type or relation. All requests are sent at once, as one message per owner elsewhere."""
     requests = [request for question in questions for request in question.requests]
     replies = iter([pending.result() for pending in submit_together(requests)])
     return [question.merge([next(replies) for _ in question.requests]) for question in questions]
@@ -111,7 +111,7 @@ class Router:
             raise ConfigError(f"expected one owner per partition ({manifest.num_partitions}), got {len(owners)}")
         self.manifest = manifest
         self._owners = list(owners)
-        # Checked once, because a check against a protocol takes as long as the rows of a small batch.
+        # Checked only once: isinstance with a protocol takes as long as reading the rows of a small batch.
         self._near = [owner if isinstance(owner, PlacesRows) else None for owner in owners]
         self._offsets = np.asarray(manifest.partition_offsets, np.int64)
         self._pool = ArrayPool()
@@ -141,7 +141,7 @@ class Router:
         until: np.ndarray | None = None,
         **draw: Any,
     ) -> NeighborLists:
-        """Up to `fanout` neighbors of each node (-1: all), see `SampleNeighbors`. `draw` has the fields scheme, replace and columns."""
+        """Draws up to `fanout` neighbors of each node (-1: all); see `SampleNeighbors`. `draw`: the fields scheme, replace and columns of the request."""
         untils = None if until is None else [until]
         return ask([self.sample_question([node], fanout, [key], direction, untils=untils, **draw)])[0][0]
 
@@ -155,7 +155,7 @@ class Router:
         untils: Sequence[np.ndarray] | None = None,
         **draw: Any,
     ) -> Question[list[NeighborLists]]:
-        """The question of `sample_neighbors` for several arrays of nodes, each with its own key. One request per owner covers all arrays."""
+        """Like `sample_neighbors`, but returns the question, for several arrays of nodes with one key each. Each owner gets one request for all arrays."""
         if not fanout or not any(map(len, nodes)):
             columns = draw.get("columns", ())
             return Question((), lambda _: [_no_lists(self.manifest, columns, len(each)) for each in nodes])
@@ -184,7 +184,7 @@ class Router:
         return self._lists_question(node, build, cut)
 
     def induced_edges(self, node: np.ndarray, columns: tuple[EdgeColumn, ...] = ()) -> NeighborLists:
-        """Edges among distinct nodes, as positions in `node`. count[i] is the number of sources of the edges that end in node[i]."""
+        """Returns all edges among these distinct nodes. Neighbors are positions in `node`; count[i] is the number of edges that end in node[i]."""
         return ask([self.among_question(node, columns)])[0]
 
     def among_question(self, node: np.ndarray, columns: tuple[EdgeColumn, ...] = ()) -> Question[NeighborLists]:
@@ -199,8 +199,8 @@ class Router:
         max_degree: np.ndarray | None = None,
         by_weight: bool = False,
     ) -> DegreeLists:
-        """All neighbors of each node; with `by_weight`, also the edges' weights. A node with more neighbors than its entry of `max_degree` gets only its
-        degree."""
+        """Returns all neighbors of each node and, with `by_weight`, the edges' weights. If a node has more neighbors than its entry of `max_degree`, returns
+        only its degree."""
         return ask([self.list_question(node, direction, max_degree, by_weight)])[0]
 
     def list_question(
@@ -226,9 +226,10 @@ class Router:
         source_ptr: np.ndarray | None = None,
         columns: tuple[EdgeColumn, ...] = (),
     ) -> Question[NeighborLists]:
-        """Edges within each set target[target_ptr[g]:target_ptr[g + 1]]. Between two types, set g also has the sources source[source_ptr[g]:source_ptr[g + 1]].
+        """Asks for the edges within each set g of nodes. The targets of set g are target[target_ptr[g]:target_ptr[g + 1]].
 
-        The answer has a list for each entry of `target`. The list holds positions in `source`; without `source`, positions in `target`.
+        Between two types, the sources of set g are source[source_ptr[g]:source_ptr[g + 1]]; within one type, the set has only `target`. The answer has a list
+        for each entry of `target`. A list holds positions in `source` or, within one type, in `target`.
         """
         target, dtype = integer_ids(target).astype(self.manifest.index_dtype, copy=False), self.manifest.index_dtype
         request = InducedSubgraphs(target, target_ptr, columns)
@@ -238,7 +239,7 @@ class Router:
         return self._lists_question(target, lambda _: request, _as_they_are)
 
     def step_walks(self, node: np.ndarray, walk: np.ndarray, key: int, direction: WalkDirection = "in") -> np.ndarray:
-        """The next node of each walk: a uniform neighbor of the walk's node, or the same node if it has no neighbor."""
+        """Returns the next node of each walk: a uniformly drawn neighbor of its node, or the same node if it has no neighbors."""
         return ask([self.step_question(node, walk, key, direction)])[0].neighbor
 
     def step_question(
@@ -256,11 +257,11 @@ class Router:
         split_set: int | None = None,
         encodings: tuple[str, ...] = (),
     ) -> NodeRows:
-        """Rows of `node`, in the order of `node`, with the named stored encodings. Features travel in their stored form and become float32 here."""
+        """Returns the rows of these nodes, in their order, with the named encodings. Features travel in their stored form and arrive as float32."""
         return fetch_rows([(self, node, Columns(feature, split_set, encodings))])[0]
 
     def put_rows(self, stored: NodeRows, row: np.ndarray | None, into: NodeRows, position: np.ndarray) -> None:
-        """into[position] = stored[row] (None: all rows) in every column; stored features become float32."""
+        """Sets into[position] = stored[row] in every column (row None: all rows). Stored features become float32."""
         for name, column in vars(into).items():
             if column is None:
                 continue
@@ -286,11 +287,11 @@ class Router:
     def row_requests(
         self, node: np.ndarray, *, feature: bool, split_set: int | None, encodings: tuple[str, ...] = ()
     ) -> tuple[list[tuple[PlaceRows, np.ndarray | slice]], list[tuple[int, FetchRows, np.ndarray]]]:
-        """(near, far). `near`: functions that place the rows of owners in this process. `far`: the other owners by index, with the requests to them. Each entry
-        also has the positions of its nodes in `node`."""
+        """Returns (near, far). An entry of `near` is a function that writes the rows of one owner in this process. An entry of `far` is the index of another
+        owner and the request to it. Each entry also has the positions of its nodes in `node`."""
         near: list[tuple[PlaceRows, np.ndarray | slice]] = []
         far: list[tuple[int, FetchRows, np.ndarray]] = []
-        only_group: list[tuple[int, np.ndarray | slice]] = [(0, slice(None))]  # a single owner checks the ids itself
+        only_group: list[tuple[int, np.ndarray | slice]] = [(0, slice(None))]  # only one owner: it checks ids
         for index, group in only_group if len(self._owners) == 1 else self._groups(node):
             owner, request = self._near[index], FetchRows(node[group], feature, split_set, encodings)
             if owner is not None:
@@ -312,7 +313,7 @@ class Router:
         encodings: tuple[str, ...],
         stored: bool = False,
     ) -> NodeRows:
-        """Uninitialised rows of `length` nodes: in the form that `fetch` returns or, if `stored`, in the form of owners' replies."""
+        """Returns uninitialised rows for `length` nodes. They have the form that `fetch` returns or, with `stored`, the form of owners' replies."""
         manifest = self.manifest
         rows, width, dtype = manifest.feature_rows, manifest.feature_dim, np.dtype(np.float32)
         if stored and rows is not None:
@@ -330,11 +331,11 @@ class Router:
         )
 
     def find_nodes(self, permanent_id: np.ndarray) -> np.ndarray:
-        """int64: the stored ids of these permanent ids, in their order."""
+        """int64: the stored id of the node with each permanent id, in the same order."""
         return self.list_found(permanent_id).node
 
     def list_found(self, permanent_id: np.ndarray) -> NodeList:
-        """The nodes with these permanent ids, in the order of the ids. Sends one request to every owner; needs no table of all nodes."""
+        """The nodes with these permanent ids, in the same order. Sends one request to every owner, so that no table of all nodes is needed."""
         ids = integer_ids(permanent_id).astype(np.int64, copy=False)
         listed = self._list_nodes(self._owners, FindNodes(np.sort(ids)))
         place = np.searchsorted(listed.original_id, ids)
@@ -371,12 +372,12 @@ class Router:
     def list_chunk(
         self, key: int, chunk: int, num_chunks: int, count: int = 1, partition: int | None = None
     ) -> NodeList:
-        """All nodes of the chunks [chunk, chunk + count), ascending in permanent id. The chunks belong to a random cut of the graph, or of one partition."""
+        """All nodes of the chunks [chunk, chunk + count), sorted by permanent id. The graph, or one partition of it, is cut into chunks at random."""
         owners = self._owners if partition is None else [self._owners[partition]]
         return self._list_nodes(owners, ListChunk(key, chunk, num_chunks, count))
 
     def list_partitions(self, partitions: Sequence[int]) -> NodeList:
-        """All nodes of these distinct partitions (at least one), ascending in permanent id. Sends requests only to their owners."""
+        """All nodes of these distinct partitions (at least one), sorted by permanent id. Sends requests only to the owners of these partitions."""
         whole = ListChunk(key=0, chunk=0, num_chunks=1)
         return self._list_nodes([self._owners[partition] for partition in partitions], whole)
 
@@ -388,14 +389,14 @@ class Router:
     def _requests_at(
         self, node: np.ndarray, build: Callable[[np.ndarray | slice], PartRequest]
     ) -> tuple[list[tuple[Owner, PartRequest]], list[np.ndarray | slice]]:
-        """(owner, request) pairs, and the positions of each owner's nodes. `build` makes a request from these positions."""
+        """Returns (owner, request) pairs, and for each owner the positions of its nodes. `build` makes the request from these positions."""
         if len(self._owners) == 1:
             return [(self._owners[0], build(slice(None)))], [slice(None)]
         groups = self._groups(node)
         return [(self._owners[index], build(group)) for index, group in groups], [group for _, group in groups]
 
     def _groups(self, node: np.ndarray) -> list[tuple[int, np.ndarray]]:
-        """(owner, positions of its nodes) for every owner of a node. If `node` is empty: the first owner, with no positions."""
+        """Returns (owner, positions of its nodes) for each owner of a node. If `node` is empty, returns the first owner without positions."""
         try:
             order, ends = group_by_owner(node, self._offsets)
         except IndexError as error:
@@ -416,7 +417,7 @@ class Router:
         build: Callable[[np.ndarray | slice], PartRequest],
         then: Callable[[NeighborLists], Answer],
     ) -> Question[Answer]:
-        """A question with lists as replies. `build` makes each request from the positions of the owner's nodes; `then` makes the answer from the merged
+        """A question whose replies are lists. `build` makes the request to an owner from the positions of its nodes. `then` makes the answer from the merged
         lists."""
         requests, groups = self._requests_at(node, build)
         return Question(requests, lambda replies: then(_merge_lists(replies, groups, len(node))))
@@ -427,8 +428,8 @@ AskedRows = tuple[list[tuple[PlaceRows, np.ndarray | slice]], list[tuple[Pending
 
 
 def ask_rows(wanted: Sequence[Wanted]) -> list[AskedRows]:
-    """Requests rows of each router's nodes, all at once, in one message per owner elsewhere. Returns (near, far) per router, like `Router.row_requests`, but
-    `far` holds replies that have not arrived yet."""
+    """Requests the rows of each router's nodes, all at once, as one message per owner elsewhere. Returns (near, far) for each router. They are the lists of
+    `Router.row_requests`, but `far` holds replies that have not arrived yet."""
     asked = [router.row_requests(node, **vars(columns)) if len(node) else ([], []) for router, node, columns in wanted]
     requests = [
         (router.owner(index), request)
@@ -443,11 +444,11 @@ def ask_rows(wanted: Sequence[Wanted]) -> list[AskedRows]:
 
 
 def fetch_rows(wanted: Sequence[Wanted]) -> list[NodeRows]:
-    """Rows of each router's nodes, in the order of the nodes (`Router.fetch`). All rows are requested at once."""
+    """Like `Router.fetch` for several routers: returns the rows of each router's nodes. All rows are requested at once."""
     wanted = [(router, integer_ids(ids), columns) for router, ids, columns in wanted]
     rows = [router.empty_rows(len(node), **vars(columns)) for router, node, columns in wanted]
     asked = ask_rows(wanted)
-    for into, (near, _) in zip(rows, asked, strict=True):  # runs while owners elsewhere answer
+    for into, (near, _) in zip(rows, asked, strict=True):  # meanwhile, owners elsewhere answer
         for place, group in near:
             place(into, group)
     for (router, *_), into, (_, far) in zip(wanted, rows, asked, strict=True):
@@ -492,7 +493,7 @@ def ascending_nodes(lists: Sequence[NodeList]) -> NodeList:
 
 
 def _no_lists(manifest: Manifest, columns: tuple[EdgeColumn, ...], length: int) -> NeighborLists:
-    """`length` empty lists, with the requested columns in their dtypes."""
+    """Returns `length` empty lists. Each requested column is an empty array of the right dtype."""
     empty: dict[str, np.ndarray] = {
         "id": np.empty(0, np.int64),
         "weight": np.empty(0, np.float32),
@@ -539,7 +540,7 @@ def _merge_degrees(parts: Sequence[Reply], groups: list[np.ndarray | slice], len
 
 
 def _cut_lists(lists: NeighborLists, nodes: slice, entries: slice) -> NeighborLists:
-    """A part of the lists: `nodes` is the range of nodes, `entries` is the range of their entries."""
+    """Returns the lists of the nodes in the range `nodes`. `entries` is the range of their entries."""
     columns = {name: None if (column := getattr(lists, name)) is None else column[entries] for name in EDGE_COLUMNS}
     return NeighborLists(lists.count[nodes], lists.neighbor[entries], **columns)
 
@@ -549,7 +550,7 @@ def _column_like(piece: np.ndarray | None, length: int) -> np.ndarray | None:
 
 
 def _scatter(pieces: list[np.ndarray], groups: list[np.ndarray | slice], length: int) -> np.ndarray:
-    """Merges pieces into the order of the question's nodes."""
+    """Merges the owners' pieces of a column. The result has the order of the question's nodes."""
     if len(pieces) == 1 and isinstance(groups[0], slice):
         return pieces[0]
     merged = np.empty((length, *pieces[0].shape[1:]), pieces[0].dtype)
@@ -560,7 +561,7 @@ def _scatter(pieces: list[np.ndarray], groups: list[np.ndarray | slice], length:
 
 @compiled
 def _place_lists(neighbor, start, group, count, piece):
-    """Copies the lists of one owner to their places among all lists."""
+    """Copies the lists of one owner to their positions among the lists of all owners."""
     read = 0
     for i in range(len(group)):
         write = start[group[i]]

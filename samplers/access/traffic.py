@@ -1,4 +1,4 @@
-"""Counts the messages between a router and the owners of its partitions, by partition.
+"""For each partition, counts the messages between a router and the partition's owner.
 
 A message to several partitions of a server counts as one request, at the first partition that it names; its bytes count at each partition.
 Bytes are the bytes of the arrays in requests and replies when they travel (`graphmill.samplers.access.narrow_ints`), without the transport's overhead.
@@ -21,9 +21,9 @@ if TYPE_CHECKING:  # these modules import compiled loops; a report needs only th
 COLUMNS = (
     "remote_requests",
     "sent_bytes",  # in requests to other processes
-    "received_bytes",  # in their replies
+    "received_bytes",  # in replies of other processes
     "local_requests",  # requests answered in this process
-    "local_bytes",  # bytes that local requests and their replies would take if they travelled
+    "local_bytes",  # size of local requests and replies, if they were sent
 )
 _REMOTE_REQUESTS, _SENT, _RECEIVED, _LOCAL_REQUESTS, _LOCAL = range(len(COLUMNS))
 
@@ -41,7 +41,7 @@ class Traffic:
             self._counts[partition, bytes_column] += num_bytes
 
     def by_partition(self) -> np.ndarray:
-        """int64 [partitions, len(COLUMNS)]: a copy."""
+        """int64 [partitions, len(COLUMNS)]: a copy of the totals."""
         with self._lock:
             return self._counts.copy()
 
@@ -50,7 +50,7 @@ class Traffic:
         return dict(zip(COLUMNS, self.by_partition().T.tolist(), strict=True))
 
     def watch(self, owner: "Owner", partition: int) -> "Owner":
-        """Wraps the owner so that its messages are counted. An owner that answers in this process has local messages."""
+        """Wraps the owner so that its messages are counted. Messages to an owner in this process count as local."""
         from graphmill.samplers.access.owners import LocalOwner, StoreOwner
 
         if isinstance(owner, StoreOwner):
@@ -61,13 +61,13 @@ class Traffic:
 
 
 def array_bytes(message: "Request | Reply") -> int:
-    """Bytes of the arrays in a message, and in the messages within it, when they travel."""
+    """Bytes of all arrays in a message, as they travel. Arrays in nested messages count too."""
     own = sum(narrow_bytes(value) for value in vars(message).values() if isinstance(value, np.ndarray))
     return own + sum(array_bytes(part) for part in messages_in(message))
 
 
 class WatchedRemote:
-    """Counts the messages of an owner that answers later, elsewhere or in this process."""
+    """Counts the messages of an owner whose replies arrive later. The owner is in this process or elsewhere."""
 
     def __init__(self, owner: "Owner", partition: int, traffic: Traffic, *, is_here: bool = False) -> None:
         """`partition`: the only or first partition of the owner."""
@@ -106,7 +106,7 @@ class WatchedLocal:
         self._owner, self._partition, self._traffic = owner, partition, traffic
 
     def submit(self, request: "Request") -> "Pending":
-        pending = self._owner.submit(request)  # answered already
+        pending = self._owner.submit(request)  # already has the reply
         num_bytes = array_bytes(request) + array_bytes(pending.result())
         self._traffic.add(self._partition, _LOCAL_REQUESTS, _LOCAL, 1, num_bytes)
         return pending

@@ -1,4 +1,4 @@
-"""The client that samplers use for a typed graph: a router for the rows of each type, and a router for the lists of each relation.
+"""The client that samplers use for a typed graph. It has one router per type, for rows, and one router per relation, for lists.
 
 A type is served as a plain graph without edges. A relation is served as a plain graph whose nodes are of the target type and whose neighbors are of the source
 type.
@@ -46,7 +46,7 @@ class TypedRouter:
         return np.all([router.is_near for router in self.nodes.values()], axis=0)
 
     def link_tables(self, named: str | None) -> LinkTables:
-        """The link tables of a relation; None: the tables of the relation whose links are held out. Raises ConfigError if there is no such relation."""
+        """The link tables of a relation. None means the relation whose links are held out. Raises ConfigError if the graph does not have the relation."""
         relation = Relation.of(named) if named else None
         for each, router in self.edges.items():
             if each == relation or (relation is None and router.manifest.links is not None):

@@ -1,4 +1,4 @@
-"""The last stages of a batch: the copy into page-locked memory, and from there the copy to the GPU during computation. On a CPU both do nothing."""
+"""The last two stages of a batch: copy it to page-locked memory, then copy it to the GPU while the GPU computes. On a CPU both stages do nothing."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import is_dataclass, replace
@@ -8,11 +8,11 @@ import torch
 
 from graphmill.samplers.vocabulary.stage_clock import stage
 
-Batch = TypeVar("Batch")  # a frozen dataclass; fields are tensors, dictionaries of such dataclasses, or other values
+Batch = TypeVar("Batch")  # a frozen dataclass; a field is a tensor, a dictionary of such dataclasses, or another value
 
 
 def map_tensors(batch: Batch, change: Callable[[torch.Tensor], torch.Tensor]) -> Batch:
-    """The batch with `change` applied to every tensor, including the tensors of its tables."""
+    """Returns the batch with `change` applied to every tensor, including the tensors in a typed batch's tables."""
 
     def changed(value: Any) -> Any:
         return {key: map_tensors(part, change) for key, part in value.items()} if _is_tables(value) else change(value)
@@ -29,7 +29,7 @@ def _is_tables(value: Any) -> bool:
 
 
 def batch_tensors(batch: Any) -> Iterator[torch.Tensor]:
-    """The tensors in the fields of the batch and of its tables."""
+    """Returns all tensors of the batch, including the tensors in a typed batch's tables."""
     for value in getattr(batch, "__dict__", {}).values():
         if isinstance(value, torch.Tensor):
             yield value
@@ -39,7 +39,7 @@ def batch_tensors(batch: Any) -> Iterator[torch.Tensor]:
 
 
 def tensor_bytes(batch: Any) -> int:
-    """Bytes of the tensors in the fields of the batch and of its tables."""
+    """Total size of all tensors of the batch, including the tensors in a typed batch's tables."""
     return sum(tensor.numel() * tensor.element_size() for tensor in batch_tensors(batch))
 
 
@@ -51,7 +51,7 @@ class DeviceCopy:
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
 
     def send(self, batch: Batch) -> tuple[Batch, torch.cuda.Event | None]:
-        """The batch, whose copy may not be finished, and the event that marks the end of the copy."""
+        """Starts the copy. Returns the batch on the device, whose copy may not be finished, and the event that marks the end of the copy."""
         if self._stream is None:
             here = self._device.type == "cpu"
             return batch if here else map_tensors(batch, lambda tensor: tensor.to(self._device)), None
@@ -65,7 +65,7 @@ class DeviceCopy:
         return moved, arrived
 
     def receive(self, batch: Batch, arrived: torch.cuda.Event | None) -> Batch:
-        """The batch, for use on the current stream. The stream waits for the end of the copy; the host does not wait."""
+        """Returns the batch for use on the current stream. This stream waits for the end of the copy; the host does not wait."""
         if arrived is not None:
             current = torch.cuda.current_stream(self._device)
             current.wait_event(arrived)

@@ -1,7 +1,7 @@
 """A neighbor-sampled batch as directed layers, like DGL's blocks and PyG's `trim_to_layer`.
 
-With L hops, layer l = 0 … L - 1 carries messages from the nodes within L - l hops of the roots to the nodes within L - 1 - l hops. The nodes keep their
-positions in the batch. So the destinations of a layer are the first of its sources, and the destinations of the last layer are the roots.
+The layers are numbered l = 0 … L - 1 for L hops. Layer l carries messages from the nodes within L - l hops of the roots to the nodes within L - 1 - l hops.
+Nodes keep their positions in the batch, so a layer's destinations are the first of its sources. The destinations of the last layer are the roots.
 """
 
 from dataclasses import dataclass
@@ -23,9 +23,9 @@ class Layer:
 
 
 def build_layers(batch: TorchBatch, num_hops: int) -> tuple[Layer, ...]:
-    """The layers of a batch with `num_hops` fanouts, widest first.
+    """The layers of a batch that was drawn with `num_hops` fanouts, the layer with most nodes first.
 
-    Raises ConfigError if the batch has no sampled edges around roots: if its hops are unknown, or if its edges are induced.
+    Raises ConfigError if the batch does not know its nodes' hops, or if its edges are induced instead of sampled.
     """
     if batch.hop is None or batch.graph_ptr is not None or num_hops < 1:
         raise ConfigError("layers: expected a batch of the neighbor sampler and its number of hops")

@@ -1,4 +1,4 @@
-"""A batch of links: its roots are the ends of the links and of their negatives. Further columns define which roots form a pair."""
+"""A batch of links. Its roots are the ends of the links and the nodes of their negatives. Columns of root positions say which roots form a pair."""
 
 from dataclasses import dataclass, fields, replace
 from typing import Any, Generic, Protocol, TypeVar
@@ -19,8 +19,8 @@ Edges = TypeVar("Edges")  # a minibatch, or the edges of one relation
 class OfLinks(Generic[Array]):
     """The links of a batch, in addition to its nodes and edges.
 
-    Link i joins the roots link_source[i] and link_destination[i]. A root is named by its position in `root_index`. If links join two types of a typed graph,
-    `root_index` has the nodes where links may end, and the positions continue into `second_index`.
+    Link i joins the roots link_source[i] and link_destination[i]. These numbers are positions in `root_index`. If links join two types of a typed graph,
+    `root_index` has the roots of the type where links end, `second_index` has the other roots, and positions count through both arrays.
     """
 
     link_source: Array | None = None  # int64 [m]
@@ -29,10 +29,10 @@ class OfLinks(Generic[Array]):
     link_split: Array | None = None  # int8 [m]
     link_relation: Array | None = None  # int64 [m]; only in a knowledge graph
     negative: Array | None = None  # int64 [m, k], roots that replace the destination; -1 pads shorter lists
-    negative_source: Array | None = None  # int64 [m, k], sources of the negatives; None: the link's own source
-    # int64 [2, q]: (link, root) pairs; the link's destination is not ranked against the root. None: it is ranked against `negative`.
+    negative_source: Array | None = None  # int64 [m, k]: a source for each negative; None: the link's source
+    # int64 [2, q]: (link, root) pairs. The link's destination is ranked against every root that is not paired with the link. None: against `negative`.
     known: Array | None = None
-    top_k: int = 0  # above 0: each source's best destinations are requested, except those in `known`
+    top_k: int = 0  # if above 0: return the best top_k destinations of each source, without those in `known`
 
 
 @dataclass(frozen=True, repr=False)
@@ -86,7 +86,7 @@ class TorchTypedLinkBatch(_Tensors, TypedBatch[torch.Tensor]):
 
     @property
     def root_id(self) -> torch.Tensor:
-        """int64 [r + r2]: permanent ids of the roots within their types, the roots of `second_type` last."""
+        """int64 [r + r2]: permanent ids of the roots. The roots of `second_type` come last."""
         first = self.roots.node_id[self.root_index]
         if self.second_index is None:
             return first
@@ -105,7 +105,7 @@ def links_to_torch(batch: LinkBatch | TypedLinkBatch) -> TorchLinkBatch | TorchT
 
 
 def without_links(batch: MiniBatch, source: np.ndarray, destination: np.ndarray) -> MiniBatch:
-    """The minibatch without the edges, in either direction, that join these pairs of permanent ids. All nodes stay."""
+    """Removes the edges that join these pairs of permanent ids, in either direction. All nodes stay."""
     return _without(batch, batch.node_id, batch.node_id, source, destination, either_way=True)
 
 
@@ -116,8 +116,8 @@ def without_typed_links(
     source: np.ndarray,
     destination: np.ndarray,
 ) -> TypedBatch[np.ndarray]:
-    """The batch without the edges of the relation that join these pairs, and without their reverses in `reverse`. Within one type, edges in either direction
-    are removed."""
+    """Removes the edges of the relation that join these pairs, and the reverse edges of the relation `reverse`. Within one type, removes edges in either
+    direction."""
     edges, either_way = dict(batch.edges), relation.source == relation.target
     for each, pairs in ((relation, (source, destination)), (reverse, (destination, source))):
         if each is not None:
@@ -135,7 +135,7 @@ def _without(
     *,
     either_way: bool,
 ) -> Edges:
-    """`edges` without the edges that join these pairs of permanent ids. `source_id` and `target_id` are the permanent ids of the nodes that `edges` names."""
+    """Removes the edges that join these pairs of permanent ids. `source_id` and `target_id`: permanent ids of the nodes, by their positions in `edges`."""
     table: Any = edges
     if not len(source):
         return edges
@@ -167,7 +167,7 @@ def _places(ends: np.ndarray, node_id: np.ndarray) -> np.ndarray:
 
 
 def _pair(begin: np.ndarray, end: np.ndarray, count: int, either_way: bool) -> np.ndarray:
-    """int64: one integer per pair, equal for equal pairs; with `either_way`, a pair and its reverse have the same integer."""
+    """int64: one integer per pair. Equal pairs have the same integer; with `either_way`, so do a pair and its reverse."""
     if either_way:
         begin, end = np.minimum(begin, end), np.maximum(begin, end)
     return begin.astype(np.int64) * count + end

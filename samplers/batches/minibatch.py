@@ -1,4 +1,4 @@
-"""A minibatch: a sampler's result as numpy arrays and, in the last stage, as torch tensors over the same memory."""
+"""A minibatch, as numpy arrays (a sampler's result) or as torch tensors over the same memory (the last stage)."""
 
 from dataclasses import dataclass, fields
 from typing import Any, Generic, TypeVar
@@ -25,7 +25,7 @@ class ShardOf:
 class Subgraph(Generic[Array]):
     """The columns of a minibatch that have the same names as numpy arrays and as tensors.
 
-    Row i of (indptr, indices) lists the nodes that send messages to node i. These are the sources of its in-edges, or its neighbors in the sampler's direction.
+    Row i of (indptr, indices) lists the nodes that send messages to node i: the sources of its in-edges, or its neighbors in the direction of the sampler.
     In a shard `indices` are stored ids of the whole graph, in the graph's integer type.
     """
 
@@ -37,17 +37,17 @@ class Subgraph(Generic[Array]):
     root_index: Array  # int64 [r], positions of the roots in node_id
     split: Array | None = None  # int8 [n]
     graph_ptr: Array | None = None  # int64 [g + 1]: subgraph i is the nodes [graph_ptr[i], graph_ptr[i + 1])
-    hop: Array | None = None  # int16 [n], distance to the root of its subgraph, or the hop that found the node
-    score: Array | None = None  # float32 [n], closeness to the root of its subgraph
-    loss_weight: Array | None = None  # float32 [n], weight of a root's loss in the sum
+    hop: Array | None = None  # int16 [n]: distance to the subgraph's root, or number of the hop that found the node
+    score: Array | None = None  # float32 [n]: closeness to the subgraph's root
+    loss_weight: Array | None = None  # float32 [n]: weight of the node's loss, if it is a root
     edge_coefficient: Array | None = None  # float32 [e], weight of a message
-    degree: Array | None = None  # int64 [n], in-edges in the whole graph; the coefficients estimate sums over them
+    degree: Array | None = None  # int64 [n]: in-degree in the whole graph; weighted sums estimate sums over these edges
     edge_id: Array | None = None  # int64 [e], permanent ids
     edge_weight: Array | None = None  # float32 [e]
     edge_time: Array | None = None  # int64 [e]
-    root_time: Array | None = None  # int64 [n], time of the root from which the search reached the node
+    root_time: Array | None = None  # int64 [n]: time of the root whose search found the node
     edge_feature: Array | None = None  # float32 [e, edge_feature_dim]
-    encoding: Array | None = None  # float32 [n, sum of dims]: the requested stored encodings, concatenated
+    encoding: Array | None = None  # float32 [n, sum of dims]: the requested encodings, concatenated
     encoding_names: tuple[str, ...] = ()
     shard: ShardOf | None = None
 
@@ -56,7 +56,7 @@ class Subgraph(Generic[Array]):
 
     @property
     def encodings(self) -> dict[str, Array]:
-        """float32 [n, dim] for each name: views of `encoding`."""
+        """For each requested encoding by name, its columns: float32 [n, dim], a view of `encoding`."""
         return {} if self.encoding is None else split_encodings(self.encoding, self.encoding_names)
 
     @property
@@ -74,10 +74,10 @@ class Subgraph(Generic[Array]):
 
 @dataclass(frozen=True, repr=False)
 class MiniBatch(Subgraph[np.ndarray]):
-    """A subgraph with rows and roots. It is byte-identical for every partitioning and every sampling host."""
+    """A subgraph with its roots and rows of nodes. Its bytes are the same for every partitioning and on every sampling host."""
 
     feature: np.ndarray | None = None  # float32 [n, feature_dim]
-    # int64 or float32 [n], or int8 [n, num_classes] answers (1, 0; -1: not known); a loss may use only the roots' labels
+    # int64 or float32 [n], or int8 [n, num_classes] with answers 1, 0 and -1 (not known). A loss may use only the labels of roots.
     label: np.ndarray | None = None
 
     @property
@@ -87,14 +87,14 @@ class MiniBatch(Subgraph[np.ndarray]):
 
 @dataclass(frozen=True, repr=False)
 class TorchBatch(Subgraph[torch.Tensor]):
-    """A minibatch as tensors, for a training step. x and y are the features (float32) and labels of `MiniBatch`."""
+    """A minibatch as tensors, for a training step. `x` has the features (float32) and `y` the labels."""
 
     x: torch.Tensor | None = None
     y: torch.Tensor | None = None
 
     @property
     def target(self) -> torch.Tensor:
-        """Labels of the roots; predictions are compared with them."""
+        """The labels of the roots, with which predictions are compared."""
         assert self.y is not None
         return self.y[self.root_index]
 
@@ -113,12 +113,12 @@ class TorchBatch(Subgraph[torch.Tensor]):
 
 
 def as_tensor(array: np.ndarray) -> torch.Tensor:
-    """A tensor over the array's memory; for a read-only array, over a copy."""
+    """Returns a tensor over the array's memory. A read-only array is copied first."""
     return torch.from_numpy(array if array.flags.writeable else array.copy())
 
 
 def to_torch(batch: MiniBatch) -> TorchBatch:
-    """Tensors over the batch's own arrays. Read-only arrays are copied once; features of another type become float32."""
+    """Returns tensors over the batch's arrays. Read-only arrays are copied once; features of another type become float32."""
     renamed = {"feature": "x", "label": "y"}
     values: dict[str, Any] = {
         renamed.get(field.name, field.name): getattr(batch, field.name) for field in fields(MiniBatch)

@@ -1,4 +1,4 @@
-"""The age of a node's newest edge at its root's time, encoded as fixed cosines that are appended to the node's features.
+"""Encodes an age by fixed cosines, which are appended to a node's features. The age is the root's time minus the time of the node's newest edge.
 
 This is GraphMixer's time encoding (arXiv:2302.11636, section 3.1): z_i = cos(age · α^(-(i-1)/β)) for i = 1 … d, with α = β = √d. A copy of a node
 (`graphmill.samplers.drawing.timed_copies`) belongs to one root time. Its age is this time minus the time of the newest edge by which the batch reaches the
@@ -10,14 +10,14 @@ import numpy as np
 
 
 def encode_ages(age: np.ndarray, dim: int, unit: float = 1.0) -> np.ndarray:
-    """float32 [n, dim]: the encoding z of age / unit (see the module), for ages [n] in the unit of the times."""
+    """float32 [n, dim]: the encoding z (see the module) of age / unit. `age` [n] is in the unit of the graph's times."""
     root = np.sqrt(dim)
     frequency = root ** (-np.arange(dim) / root)
     return np.cos((np.asarray(age, np.float64) / unit)[:, None] * frequency).astype(np.float32)
 
 
 def ages_of_copies(root_time: np.ndarray, source: np.ndarray, edge_time: np.ndarray) -> np.ndarray:
-    """int64 [n]: each copy's root time minus the newest time of the edges [e] that begin at the copy; 0 for a copy without edges."""
+    """int64 [n]: each copy's root time minus the time of the newest edge that begins at the copy; 0 if no edge begins there."""
     newest = np.full(len(root_time), np.iinfo(np.int64).min)
     np.maximum.at(newest, source, edge_time)
     reached = np.zeros(len(root_time), bool)

@@ -14,7 +14,7 @@ from graphmill.samplers.batches.minibatch import TorchBatch
 
 
 def to_dgl(batch: TorchBatch) -> Any:
-    """The batch as one `DGLGraph` with messages along its edges. The graph's CSC uses the batch's own arrays, except `indices`, which become int64.
+    """Returns the batch as one `DGLGraph`; messages follow its edges. The graph's CSC shares the batch's arrays, except `indices`, which become int64.
 
     Columns that the batch has are in ndata and edata. ndata: feat, label, _ID (permanent ids), is_root, split, hop, score, loss_weight, degree, root_time and
     stored encodings by name. edata: _ID, weight, feat, edge_coefficient, edge_time.
@@ -35,7 +35,7 @@ def to_dgl(batch: TorchBatch) -> Any:
 
 
 def to_dgl_blocks(batch: TorchBatch, num_hops: int) -> list[Any]:
-    """The layers of a neighbor-sampled batch as DGL's blocks, widest first; see `graphmill.samplers.batches.layers`."""
+    """Returns the layers of a neighbor-sampled batch as DGL's blocks, the widest layer first; see `graphmill.samplers.batches.layers`."""
     dgl = _import_dgl()
     blocks = []
     for layer in build_layers(batch, num_hops):

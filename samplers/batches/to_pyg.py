@@ -39,16 +39,16 @@ def to_pyg(batch: TypedBatch[torch.Tensor]) -> HeteroData: ...
 
 
 def to_pyg(batch: TorchBatch | TypedBatch[torch.Tensor]) -> Data | HeteroData:
-    """The batch in the form that PyG's loaders return: a TorchBatch as `Data`, a typed batch as `HeteroData`."""
+    """Converts a batch into the form that PyG's loaders return: a TorchBatch into `Data`, a typed batch into `HeteroData`."""
     return _hetero_data(batch) if isinstance(batch, TypedBatch) else _data(batch)
 
 
 def _data(batch: TorchBatch) -> Data:
-    """A batch of a plain graph: x, edge_index, y, n_id (permanent ids), and the batch's other columns under their own names.
+    """A batch of a plain graph. It has x, edge_index, y, n_id (permanent ids), and the batch's other columns under their own names.
 
-    Tensors are the batch's own, except `edge_index` int64 [2, e], which has sources and destinations. `root_index` has the positions of the roots. `batch_size`
-    is the number of roots; it is set if the roots come first, as in the neighbor sampler's batches. Packed subgraphs also have `batch` and `ptr`; edges have
-    `e_id` and `edge_attr`. Stored encodings have their own names (`data["rwse-20"]`).
+    Tensors are shared with the batch, except `edge_index` (int64 [2, e], sources and destinations). `root_index` has the positions of the roots. `batch_size`
+    is the number of roots; it is set if the roots come first, as in the neighbor sampler's batches. A batch of packed subgraphs also has `batch` and `ptr`.
+    Columns of edges are `e_id` and `edge_attr`. Stored encodings have their own names (`data["rwse-20"]`).
     """
     destination = torch.repeat_interleave(batch.indptr.diff(), output_size=len(batch.indices))
     data = Data(
@@ -79,15 +79,15 @@ def _put(store: Any, **columns: torch.Tensor | None) -> None:
 
 
 def _hetero_data(batch: TypedBatch[torch.Tensor]) -> HeteroData:
-    """A typed batch, for heterogeneous models and `trim_to_layer`. It has all types and relations of the graph. Tensors are the batch's own, except edge_index.
+    """A typed batch, for heterogeneous models and `trim_to_layer`. It has all types and relations of the graph. Tensors other than edge_index are shared.
 
     `data[type]` has x, y, n_id (permanent ids), hop, split, root_time, loss_weight, stored encodings by their names, and `num_sampled_nodes` by hop.
     `data[source, relation, target]` has edge_index [2, e], e_id, edge_weight, edge_attr, edge_time, edge_coefficient, degree (of target nodes) and
-    `num_sampled_edges` by hop. The roots' type has `root_index`. It also has `batch_size` if the roots come first (not in a chunk). A batch of one subgraph per
+    `num_sampled_edges` by hop. The type of the roots has `root_index` and, if the roots come first (not in a chunk), `batch_size`. A batch of one subgraph per
     root has `batch`, like PyG's `disjoint=True`, and no counts by hop; for PPR it also has `score`.
     """
     data = HeteroData()
-    # Edges among all nodes of a subgraph or a chunk may lead to any hop.
+    # In subgraphs and chunks an edge may join nodes of any two hops.
     by_hop = batch.roots.subgraph is None and batch.num_hops > 0
     for name, nodes in batch.nodes.items():
         _put(data[name], x=nodes.x, y=nodes.y, n_id=nodes.node_id, split=nodes.split, hop=nodes.hop)
@@ -98,7 +98,7 @@ def _hetero_data(batch: TypedBatch[torch.Tensor]) -> HeteroData:
         data[name].num_nodes = len(nodes)
         if by_hop:
             data[name].num_sampled_nodes = batch.layer_sizes(name)
-    if torch.equal(batch.root_index.cpu(), torch.arange(batch.num_roots)):  # in a chunk roots are among other nodes
+    if torch.equal(batch.root_index.cpu(), torch.arange(batch.num_roots)):  # false in a chunk
         data[batch.root_type].batch_size = batch.num_roots
     data[batch.root_type].root_index = batch.root_index
     for relation, edges in batch.edges.items():
@@ -115,7 +115,7 @@ def _hetero_data(batch: TypedBatch[torch.Tensor]) -> HeteroData:
 
 
 class RouterFeatureStore(FeatureStore):
-    """Node columns of the graph behind a router: `x`, `y`, `original_id`, and masks of one split set.
+    """PyG's `FeatureStore` over a router. It has the node columns `x`, `y`, `original_id`, and the masks of one split set.
 
     Read-only. Rows are fetched when they are read, with one request per owner. The index None fetches all rows.
     """
@@ -163,10 +163,10 @@ class RouterFeatureStore(FeatureStore):
 
 
 class StoredGraphStore(GraphStore):
-    """The whole topology as one CSC in this process, for PyG's NeighborLoader.
+    """PyG's `GraphStore` for its NeighborLoader. Holds the topology of the whole graph in this process, as one CSC.
 
-    With one partition, int32 indices and `index_dtype=torch.int32`, tensors are views of the mapped files and must not be written to. PyG's own samplers
-    require int64, which takes 8 bytes per edge.
+    If the graph has one partition and int32 indices, and `index_dtype` is torch.int32, the tensors are views of the mapped files; do not write to them. PyG's
+    own samplers require int64, which takes 8 bytes per edge.
     """
 
     def __init__(self, graph: StoredGraph, index_dtype: torch.dtype = torch.int64) -> None:
@@ -199,7 +199,7 @@ class StoredGraphStore(GraphStore):
 
 
 def pyg_stores(graph: StoredGraph, router: Router, split_set: int = 0) -> tuple[RouterFeatureStore, StoredGraphStore]:
-    """The argument `data` of PyG's `NeighborLoader`; its `input_nodes` must then be ("node", ids). The loader needs torch-sparse or pyg-lib."""
+    """Returns the argument `data` for PyG's `NeighborLoader`. Its `input_nodes` must then be ("node", ids). PyG's loader needs torch-sparse or pyg-lib."""
     if graph.manifest.content_hash != router.manifest.content_hash:
         raise ConfigError("pyg_stores: expected a graph and a router of the same graph, got two graphs")
     return RouterFeatureStore(router, split_set), StoredGraphStore(graph)

@@ -15,22 +15,22 @@ from graphmill.storage.format.source import Relation
 
 @dataclass(frozen=True, repr=False)
 class TypedNodes(Generic[Array]):
-    """A batch's nodes of one type, in order of discovery: hop by hop, and within a hop relation by relation. In subgraphs, within a hop root by root.
+    """A batch's nodes of one type, in order of discovery: hop by hop, and within a hop relation by relation (in subgraphs, root by root).
 
     A node that is in the subgraphs of several roots has a row for each root.
     """
 
     node_id: Array  # int64 [n], permanent ids
-    hop: Array  # int16 [n], the hop that found the node
+    hop: Array  # int16 [n]: number of the hop that found the node
     split: Array | None = None  # int8 [n]
     x: Array | None = None  # float32 [n, feature_dim]
-    # int64 or float32 [n], or int8 [n, num_classes] answers (1, 0; -1: not known); a loss may use only the roots' labels
+    # int64 or float32 [n], or int8 [n, num_classes] with answers 1, 0 and -1 (not known). A loss may use only the labels of roots.
     y: Array | None = None
-    subgraph: Array | None = None  # int64 [n], with one subgraph per root: the root's position in `root_index`
-    score: Array | None = None  # float32 [n], closeness to that root
-    root_time: Array | None = None  # int64 [n], time of the root from which the search reached the node
+    subgraph: Array | None = None  # int64 [n]: position in `root_index` of the root whose subgraph has the node
+    score: Array | None = None  # float32 [n]: closeness to the subgraph's root
+    root_time: Array | None = None  # int64 [n]: time of the root whose search found the node
     encoding: Array | None = None  # float32 [n, sum of dims]: the requested encodings, if the type stores them
-    loss_weight: Array | None = None  # float32 [n], weight of a root's loss in the sum
+    loss_weight: Array | None = None  # float32 [n]: weight of the node's loss, if it is a root
 
     def __repr__(self) -> str:
         return describe(self)
@@ -43,14 +43,14 @@ class TypedNodes(Generic[Array]):
 class TypedEdges(Generic[Array]):
     """A batch's edges of one relation: row i lists the sources of the edges that end in node i of the relation's target type."""
 
-    indptr: Array  # int64 [n + 1], n target nodes: node i has the in-edges indices[indptr[i]:indptr[i + 1]]
+    indptr: Array  # int64 [n + 1] for n target nodes: node i has the in-edges indices[indptr[i]:indptr[i + 1]]
     indices: Array  # int32 [e], positions of the sources among the nodes of the source type
     edge_id: Array | None = None  # int64 [e], permanent ids within the relation
     edge_weight: Array | None = None  # float32 [e]
     edge_time: Array | None = None  # int64 [e]
     edge_feature: Array | None = None  # float32 [e, edge_feature_dim]
     edge_coefficient: Array | None = None  # float32 [e], weight of a message
-    degree: Array | None = None  # int64 [n], in-edges in the whole graph; the coefficients estimate sums over them
+    degree: Array | None = None  # int64 [n]: in-degree in the whole graph; weighted sums estimate sums over these edges
 
     def __repr__(self) -> str:
         return describe(self)
@@ -61,7 +61,8 @@ class TypedEdges(Generic[Array]):
 
 @dataclass(frozen=True)
 class TypedShardOf:
-    """Sizes of the whole graph, for a batch that is one rank's shard of the graph. A shard has the same blocks of the stored nodes of every type."""
+    """Sizes of the whole graph, for a batch that is one rank's shard of the graph. The stored nodes of each type are cut into blocks. A shard has a range of
+    blocks, the same range for every type."""
 
     num_nodes: Mapping[str, int]  # by type
     num_blocks: int
@@ -74,7 +75,7 @@ class TypedShardOf:
 
 @dataclass(frozen=True, repr=False)
 class TypedBatch(Generic[Array]):
-    """A batch around roots of one type; for links between two types, around roots of both. As arrays it is byte-identical for every partitioning and host.
+    """A batch around roots of one type or, for links between two types, of two types. Its arrays have the same bytes for every partitioning and on every host.
 
     It has all types and relations of the graph, in the graph's order, including empty ones. In a shard `indices` are stored ids of the source type.
     """
@@ -89,7 +90,7 @@ class TypedBatch(Generic[Array]):
     encoding_names: tuple[str, ...] = ()
     shard: TypedShardOf | None = None
     second_type: str = ""  # type of the further roots, which come after the roots of `root_type`
-    second_index: Array | None = None  # int64 [r2], positions of the further roots among the nodes of their type
+    second_index: Array | None = None  # int64 [r2]: positions of the further roots among the nodes of `second_type`
 
     def __repr__(self) -> str:
         nodes = ", ".join(f"{len(table):,} {name}" for name, table in self.nodes.items())
@@ -125,7 +126,7 @@ class TypedBatch(Generic[Array]):
 
     @property
     def target(self) -> Array:
-        """Labels of the roots; predictions are compared with them."""
+        """The labels of the roots, with which predictions are compared."""
         assert self.roots.y is not None
         target: Array = self.roots.y[self.root_index]
         return target
@@ -143,27 +144,27 @@ class TypedBatch(Generic[Array]):
         return split
 
     def layer_sizes(self, node_type: str) -> list[int]:
-        """Number of the type's nodes at each hop: first the roots, then `num_hops` more counts."""
+        """The number of the type's nodes at each hop: first the number of roots, then one number for each of `num_hops` hops."""
         hops = torch.as_tensor(self.nodes[node_type].hop).to(torch.int64)
         return torch.bincount(hops, minlength=self.num_hops + 1).tolist()
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> "TypedBatch[Array]":
-        """The batch moved to the device if it holds tensors."""
+        """Moves the batch to the device, if it holds tensors."""
         return map_tensors(self, lambda tensor: tensor.to(device, non_blocking=non_blocking))
 
 
 def node_tables(batch: Any) -> dict[str, Any]:
-    """A batch's tables of nodes by type. A minibatch itself is the table of its only type, which is named ""."""
+    """Returns a batch's node tables by type. A minibatch is itself the table of its only type, which has the name ""."""
     return dict(batch.nodes) if isinstance(batch, TypedBatch) else {"": batch}
 
 
 def with_node_tables(batch: Any, tables: Mapping[str, Any]) -> Any:
-    """The batch with its tables replaced by `tables`."""
+    """Returns the batch with `tables` in place of its node tables."""
     return replace(batch, nodes={**batch.nodes, **tables}) if isinstance(batch, TypedBatch) else tables[""]
 
 
 def typed_to_torch(batch: TypedBatch[np.ndarray]) -> TypedBatch[torch.Tensor]:
-    """Tensors over the batch's own arrays; read-only arrays are copied once."""
+    """Returns tensors over the batch's arrays. Read-only arrays are copied once."""
 
     def table(kind: Callable[..., Any], arrays: Any) -> Any:
         return kind(**{name: None if value is None else as_tensor(value) for name, value in vars(arrays).items()})

@@ -1,1 +1,1 @@
-"""Draws a batch from roots: order of roots, batches whose rows are still missing, the Sampler protocol. Imports: samplers.batches and below."""
+"""From roots to a batch: the order of the roots, batches whose rows are not fetched yet, and the Sampler protocol. Imports: samplers.batches and below."""

@@ -20,7 +20,7 @@ from graphmill.storage.format.source import Relation
 
 Batch = MiniBatch | TypedBatch[np.ndarray]
 Columns = Mapping[str, np.ndarray | None]
-NodesOf = Mapping[str, tuple[NodeRows, Mapping[str, Any]]]  # For each type: rows, and further columns.
+NodesOf = Mapping[str, tuple[NodeRows, Mapping[str, Any]]]  # For each type: rows of nodes, and additional columns.
 # For each relation: indptr, positions of sources, columns.
 EdgesOf = Mapping[Relation, tuple[np.ndarray, np.ndarray, Columns]]
 
@@ -37,7 +37,7 @@ def build_batch(
     encodings: tuple[str, ...] = (),
     second: tuple[str, np.ndarray | None] = ("", None),
 ) -> Batch:
-    """The batch of these nodes and edges. `root_index`: positions of the roots among the nodes of their type. `second`: a second type with its roots."""
+    """Builds the batch of these nodes and edges. `root_index`: positions of the roots among the nodes of their type. `second`: a second type, and its roots."""
     if isinstance(router, Router):
         (((rows, columns),), ((indptr, source, of_edges),)) = nodes.values(), edges.values()
         more: dict[str, Any] = {**columns, **of_edges}
@@ -80,8 +80,7 @@ def build_batch(
 def edges_among(
     router: Router | TypedRouter, node: Mapping[str, np.ndarray], columns: Mapping[Relation, tuple[EdgeColumn, ...]]
 ) -> dict[Relation, NeighborLists]:
-    """All edges among these distinct nodes, in every relation. The lists belong to the target nodes and hold positions among the source nodes. One request per
-    owner."""
+    """All edges among these distinct nodes, for every relation. Each target node has a list of positions of source nodes. Sends one request per owner."""
     questions = []
     for relation, each in router.edges.items():
         source, target = node[relation.source], node[relation.target]
@@ -94,7 +93,7 @@ def edges_among(
 
 
 class InducedBatches:
-    """Builds batches of given nodes and all edges among them, in every relation, without roots. `options` name the columns."""
+    """Builds batches without roots, from given nodes. A batch has all edges among its nodes, in every relation. `options` name the columns."""
 
     def __init__(self, router: Router | TypedRouter, options: Any) -> None:
         """Raises ConfigError if a column or type that the options name is missing in the graph."""
@@ -109,7 +108,7 @@ class InducedBatches:
         }
 
     def draw(self, epoch: int, batch: int, node: Mapping[str, np.ndarray]) -> PendingBatch:
-        """The batch of these nodes; its rows are not fetched."""
+        """Returns the batch of these nodes. Its rows are not fetched yet."""
         router, is_typed = self._router, isinstance(self._router, TypedRouter)
         edges = {name: edges_of(lists) for name, lists in edges_among(router, node, self.edge_columns).items()}
 
@@ -133,12 +132,12 @@ def edges_of(lists: NeighborLists) -> tuple[np.ndarray, np.ndarray, Columns]:
 
 
 def root_table(batch: Any) -> Any:
-    """The table that holds a batch's roots: the table of their type or, for a minibatch, the minibatch itself."""
+    """Returns the node table of the roots' type. For a minibatch, returns the minibatch itself."""
     return batch.roots if isinstance(batch, TypedBatch) else batch
 
 
 def edge_tables(batch: Any) -> Mapping[Relation, Any]:
-    """The edge table of each relation; for a minibatch, the minibatch itself."""
+    """Returns the edge table of each relation. For a minibatch, returns the minibatch itself."""
     return batch.edges if isinstance(batch, TypedBatch) else {EDGE: batch}
 
 

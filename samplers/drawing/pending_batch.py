@@ -1,4 +1,4 @@
-"""A batch that is drawn but not complete: its nodes are known, but their rows are not fetched."""
+"""A batch whose nodes are drawn, but whose rows are not fetched yet."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -18,20 +18,20 @@ class PendingBatch:
 
     wanted: tuple[Wanted, ...]  # distinct nodes of each type, in the graph's order
     complete: Callable[..., Any]  # makes the batch from the rows of each entry of `wanted`
-    num_bytes: int  # in memory
+    num_bytes: int  # size of this object in memory
 
     @property
     def node(self) -> np.ndarray:
-        """Stored ids of the nodes; only for a plain graph."""
+        """The stored ids of the batch's nodes. Only for a plain graph."""
         return self.wanted[0][1]
 
     @property
     def columns(self) -> Columns:
-        """Columns to fetch; only for a plain graph."""
+        """The columns to fetch. Only for a plain graph."""
         return self.wanted[0][2]
 
     def then(self, change: Callable[[Any], Any]) -> "PendingBatch":
-        """This batch; `change` is applied to it when it is complete."""
+        """Returns this batch such that `change` is applied to the complete batch."""
         return replace(self, complete=lambda *rows: change(self.complete(*rows)))
 
 
@@ -43,12 +43,12 @@ class DrawingSampler(Protocol):
     def router(self) -> Router | TypedRouter: ...
 
     def draw(self, epoch: int, batches: Sequence[int]) -> list[PendingBatch]:
-        """Draws these batches. If the sampler can join the requests of several batches, it does."""
+        """Draws these batches. Joins their requests if the sampler can."""
         ...
 
 
 def with_rows(drawn: PendingBatch) -> Any:
-    """The batch with its rows. They are fetched with one request per owner for all types."""
+    """Fetches the batch's rows and returns the complete batch. Each owner gets one request for all types."""
     with stage("fetch"):
         rows = fetch_rows(drawn.wanted)
     return drawn.complete(*rows)

@@ -1,6 +1,6 @@
 """The protocol of samplers: frozen options, and a pure function from (epoch, batch) to a minibatch.
 
-The loader, not the sampler, stores the position in the data (`Loader.state_dict`). One line adds a new sampler to the conformance suite
+A sampler has no state: the loader stores the position in the data (`Loader.state_dict`). One line adds a new sampler to the conformance suite
 (tests/samplers/test_conformance.py).
 """
 
@@ -27,22 +27,22 @@ class Batch(Protocol):
 class Sampler(Protocol):
     """Makes batches by number, in any order, from any thread. Batch `step · num_ranks + rank` belongs to `rank`.
 
-    For the trainer a rank is a position within the step, that is a micro-batch, regardless of the worker that computes it (`--fit.micro_batches`).
+    In training, a "rank" here is a micro-batch: a position within the step. Any worker may compute it (`--fit.micro_batches`).
     """
 
     @property
     def options(self) -> Any:
-        """Frozen options; their repr names every value that batches depend on."""
+        """Frozen options. Their repr names every value on which batches depend."""
         ...
 
     @property
     def content_hash(self) -> str:
-        """Hash of the data of batches: of the graph (`GraphStatistics.graph_digest`, independent of partitions) and of the given roots, if any."""
+        """Hash of the data: of the graph (`GraphStatistics.graph_digest`, independent of partitions) and of the given roots, if any."""
         ...
 
     @property
     def num_batches(self) -> int:
-        """Batches of one epoch over all ranks; a multiple of the number of ranks."""
+        """Number of batches in one epoch, over all ranks. A multiple of the number of ranks."""
         ...
 
     def sample(self, epoch: int, batch: int) -> Batch:
@@ -66,7 +66,7 @@ def check_batch(batch: int, num_batches: int) -> None:
 
 
 def sampler_fingerprint(sampler: Sampler, num_positions: int) -> str:
-    """16 hex digits, equal for two loaders that go through the same data in the same order. Hash of the sampler's class, its options, the number of batches,
-    and the number of batches in a step."""
+    """16 hex digits: hash of the sampler's class, its options, the number of batches, and the number of batches in a step. Two loaders with the same data and
+    the same order of batches have the same fingerprint."""
     walk = f"{type(sampler).__name__} {sampler.options!r} {sampler.num_batches} {num_positions}"
     return hashlib.sha256(walk.encode()).hexdigest()[:16]

@@ -20,7 +20,7 @@ from graphmill.samplers.vocabulary.stage_clock import stage
 
 
 def hash_of_data(router: Router | TypedRouter, of_roots: str) -> str:
-    """Hash of the graph and the roots. In a plain graph the hash of the roots includes the graph."""
+    """Hash of the graph and the roots. In a plain graph it is the hash of the roots, which includes the graph."""
     if isinstance(router, Router):
         return of_roots
     return hashlib.sha256(f"{router.content_hash} {of_roots}".encode()).hexdigest()
@@ -32,10 +32,11 @@ plan_length = property(attrgetter("_root_batches.num_batches"))
 
 
 class RootBatches:
-    """Takes every root once per epoch, in a new random order. `given` roots, by permanent id, replace the roots of a split.
+    """Takes every root once per epoch, in a new random order. `given`: use these permanent ids as roots, instead of a split.
 
-    If root_order is groups, the roots are sorted by locality group and cut into equal shares. The batch at position v of a step has roots of share v, in a new
-    random order. A whole step is a stratified sample of the roots. With a single position both values of root_order give the same order.
+    If root_order is "groups", the roots are sorted by locality group and cut into equal shares, one for each batch of a step. Batch v of every step takes its
+    roots from share v, in a new random order. So a step is a stratified sample of the roots. If a step has one batch, both values of root_order give the same
+    order.
     """
 
     def __init__(

@@ -22,10 +22,10 @@ from graphmill.storage.format.source import SPLIT_TRAIN
 def find_roots(
     router: Router, permanent_id: np.ndarray, time: np.ndarray | None = None, *, distinct: bool = False
 ) -> NodeList:
-    """The nodes that a caller names, in the caller's order. Their times are their own or, if given, `time`. Sends one request to every owner.
+    """Finds the nodes that a caller names, in the caller's order. Their times are the nodes' own times or, if given, `time`. Sends one request to every owner.
 
-    Raises ConfigError for an id that no node has, and for times of the wrong count or type. With `distinct`, also for a repeated node; if `time` is given, only
-    for a node repeated at the same time.
+    Raises ConfigError if an id is not the id of a node, or if `time` has the wrong length or type. With `distinct`, also raises it for a repeated node or, if
+    `time` is given, for a node that is repeated with the same time.
     """
     try:
         nodes = router.list_found(permanent_id)
@@ -43,7 +43,7 @@ def find_roots(
 
 
 def _given_times(time: np.ndarray, count: int) -> np.ndarray:
-    """int64 [count]. Raises ConfigError unless `time` has one integer for each root."""
+    """Returns the times as int64 [count]. Raises ConfigError unless `time` has one integer for each root."""
     time = np.asarray(time)
     if time.shape != (count,) or time.dtype.kind not in "iu":
         raise ConfigError(
@@ -96,7 +96,7 @@ class Roots:
         return lists[0] if len(lists) == 1 else ascending_nodes(lists)
 
     def among(self, batch: MiniBatch | TypedNodes[np.ndarray]) -> np.ndarray:
-        """bool [n]: whether each node of the batch is a root. In a typed batch, for the nodes of the roots' type."""
+        """bool [n]: whether each node of the batch is a root. In a typed batch, n counts only the nodes of the roots' type."""
         if self._given is not None:
             given = self._given.original_id
             return given[np.minimum(np.searchsorted(given, batch.node_id), len(given) - 1)] == batch.node_id

@@ -1,4 +1,4 @@
-"""Makes a packed batch of induced subgraphs, for plain and typed graphs. The input is one set of nodes per root."""
+"""Makes a packed batch of induced subgraphs from one set of nodes per root. Works for plain and typed graphs."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -19,8 +19,8 @@ from graphmill.storage.format.source import Relation
 Arranged = tuple[NodesOf, EdgesOf, np.ndarray]  # nodes, edges, positions of the roots: the arguments of `build_batch`
 
 
-class RootSets(NamedTuple):  # for a small batch, making a dataclass takes as long as a search step
-    """A set of nodes for each root, packed: set g is node[graph_ptr[g]:graph_ptr[g + 1]], its root first."""
+class RootSets(NamedTuple):  # a dataclass would take as long as a search step to make
+    """A set of nodes for each root, packed. Set g is node[graph_ptr[g]:graph_ptr[g + 1]]; its first node is the root."""
 
     node: np.ndarray  # int64 [k], ids from `NodeNumbers`
     graph_ptr: np.ndarray  # int64 [num_roots + 1]
@@ -29,7 +29,7 @@ class RootSets(NamedTuple):  # for a small batch, making a dataclass takes as lo
     score: np.ndarray | None = None  # float32 [k], constant within a level
 
     def by_type(self, numbers: NodeNumbers) -> "dict[str, TypeSets]":
-        """The nodes of each type in each set."""
+        """Splits the sets by type of node."""
         return {name: self._of_type(at, node) for name, (at, node) in numbers.by_type(self.node).items()}
 
     def _of_type(self, at: np.ndarray | slice, node: np.ndarray) -> "TypeSets":
@@ -44,7 +44,7 @@ class TypeSets(NamedTuple):
 
     sets: RootSets  # by stored ids
     row: np.ndarray  # int32 [k], positions in `distinct`
-    distinct: np.ndarray  # stored ids; the rows are fetched in this order
+    distinct: np.ndarray  # stored ids, in the order in which the rows are fetched
 
     @property
     def num_bytes(self) -> int:
@@ -61,7 +61,7 @@ class TypeSets(NamedTuple):
 def induced_edges(
     router: Router | TypedRouter, parts: Mapping[str, TypeSets], columns: Mapping[Relation, tuple[EdgeColumn, ...]]
 ) -> dict[Relation, NeighborLists]:
-    """All edges within the sets, in every relation. The lists belong to the target nodes and hold positions among the source nodes. One request per owner."""
+    """Returns all edges within the sets, for every relation. Each target node has a list of positions of source nodes. Sends one request per owner."""
     questions = []
     for relation, each in router.edges.items():
         source, target = parts[relation.source].sets, parts[relation.target].sets
@@ -73,7 +73,7 @@ def induced_edges(
 def one_after_another(
     parts: Mapping[str, TypeSets], rows: Mapping[str, NodeRows], lists: Mapping[Relation, NeighborLists]
 ) -> Arranged:
-    """Arranges the nodes of the only type subgraph by subgraph."""
+    """Orders the nodes of a graph with one type: subgraph by subgraph."""
     ((name, part),), sets = parts.items(), next(iter(parts.values())).sets
     # A batch with scores has no hops.
     columns = {"graph_ptr": sets.graph_ptr, "hop": sets.hop if sets.score is None else None, "score": sets.score}
@@ -84,7 +84,7 @@ def one_after_another(
 def by_hop(
     parts: Mapping[str, TypeSets], rows: Mapping[str, NodeRows], lists: Mapping[Relation, NeighborLists]
 ) -> Arranged:
-    """Arranges the nodes hop by hop, so that roots come first; within a hop, subgraph by subgraph."""
+    """Orders the nodes hop by hop, so that roots come first. Within a hop, the order is subgraph by subgraph."""
     order = {name: np.argsort(part.sets.hop, kind="stable") for name, part in parts.items()}
     nodes = {}
     for name, part in parts.items():
@@ -104,7 +104,7 @@ def by_hop(
 
 
 def _reordered(lists: NeighborLists, target: np.ndarray, source: np.ndarray) -> NeighborLists:
-    """The lists after reordering the nodes: `target` is the new order of the target nodes, `source` the new order of the source nodes."""
+    """Returns the lists for a new order of the nodes. `target` is the new order of the target nodes, `source` the new order of the source nodes."""
     position, count = np.empty(len(source), np.int32), lists.count[target]
     position[source] = np.arange(len(source), dtype=np.int32)
     entry = all_positions(pointers(lists.count)[:-1][target], count)

@@ -1,6 +1,6 @@
 """Copies of a batch's nodes. A node has one copy for each root time from which the search reached the node.
 
-The search follows edges from a copy only up to the copy's root time. So at any number of hops, no edge between copies is later than the time of their root.
+From a copy, the search follows only edges up to the copy's root time. So at every hop, no edge between copies is later than the time of their root.
 """
 
 from dataclasses import dataclass
@@ -16,13 +16,13 @@ from graphmill.samplers.vocabulary.requirements import NO_ROOT_TIMES
 class NodeCopies:
     """Ids of copies. For root time k (an index), the copy of node v has the id k · num_nodes + v."""
 
-    num_nodes: int  # of the type
+    num_nodes: int  # number of nodes of the type
     root_time: np.ndarray  # int64 [k], ascending, distinct
     until: np.ndarray  # int64 [k]: for each root time, the latest time of an edge that the search follows
 
     @classmethod
     def of(cls, num_nodes: int, roots: NodeList, *, before: bool) -> "NodeCopies":
-        """`before`: exclude edges at the root's own time. Raises ConfigError if roots have no times."""
+        """Makes the ids for the times of these roots. `before`: exclude edges at exactly the root's time. Raises ConfigError if roots have no times."""
         if roots.time is None:
             raise ConfigError(NO_ROOT_TIMES)
         root_time = np.unique(roots.time)
@@ -46,5 +46,5 @@ class NodeCopies:
         return self.root_time[copy // self.num_nodes]
 
     def neighbors(self, copy: np.ndarray, lists: NeighborLists, source: "NodeCopies") -> np.ndarray:
-        """int64: the drawn neighbors of each copy, as ids of `source` copies with the same root time."""
+        """int64: the drawn neighbors of each copy. They are ids of copies in `source`, with the same root time as the copy."""
         return np.repeat(copy // self.num_nodes * source.num_nodes, lists.count) + lists.neighbor

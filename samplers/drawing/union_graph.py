@@ -1,4 +1,4 @@
-"""Relations of a typed graph as one graph without types, for searches.
+"""Presents several relations of a typed graph to a search as one graph without types.
 
 The nodes of this graph are the nodes of all types. They are numbered type by type, within a type by stored id. A node's list is the concatenation of its lists
 in all relations, in the graph's order of relations. With one relation over one type, as in a plain graph, the search uses the relation itself.
@@ -50,7 +50,7 @@ class NodeNumbers:
         return int(self._offsets[list(self._routers).index(node_type)])
 
     def by_type(self, node: np.ndarray) -> OfType:
-        """For each type: positions of its nodes in `node`, ascending, and the stored ids of these nodes."""
+        """For each type: the positions in `node` of the nodes of this type, ascending, and the stored ids of these nodes."""
         if len(self._routers) == 1:
             return dict.fromkeys(self._routers, (slice(None), node))
         type_of = np.searchsorted(self._offsets, node, side="right") - 1
@@ -58,7 +58,7 @@ class NodeNumbers:
         return {name: (at, node[at] - self.first(name)) for name, at in places.items()}
 
     def ranks(self, node: np.ndarray) -> np.ndarray:
-        """int64: ranks of these distinct nodes, ordered by type and permanent id."""
+        """int64: the rank of each of these distinct nodes in the order by type and permanent id."""
         parts = self.by_type(node)
         rows = fetch_rows([(self._routers[name], own, Columns(feature=False)) for name, (_, own) in parts.items()])
         if len(parts) == 1:
@@ -76,7 +76,7 @@ Lists = tuple[Relation, WalkDirection]  # a relation, and the direction of its l
 class UnionGraph:
     """Relations of a typed graph as one graph: a `graphmill.samplers.access.list_pool.ListsNeighbors`.
 
-    `lists` fixes the direction of the lists; the methods ignore their argument `direction`.
+    `lists` gives the direction for each relation, so the methods ignore their argument `direction`.
     """
 
     def __init__(self, router: TypedRouter, lists: Sequence[Lists]) -> None:
@@ -87,7 +87,7 @@ class UnionGraph:
     def _asked(
         self, node: np.ndarray, max_degree: np.ndarray | None, by_weight: bool
     ) -> list[tuple[Lists, np.ndarray | slice, DegreeLists]]:
-        """For each relation: positions in `node` of its target type's nodes, and their lists. One request per owner for all relations."""
+        """For each relation: the positions in `node` of the nodes of its target type, and their lists. Each owner gets one request for all relations."""
         of_type, asked, questions = self.numbers.by_type(node), [], []
         for relation, direction in self._lists:
             (at, own), router = of_type[relation.target], self._router.edges[relation]
@@ -121,14 +121,14 @@ class UnionGraph:
         return DegreeLists(degree, count, neighbor, weight)
 
     def step_walks(self, node: np.ndarray, walk: np.ndarray, key: int, direction: WalkDirection) -> np.ndarray:
-        """Like `Router.step_walks`. First draws a relation in proportion to the node's number of neighbors in it, then a neighbor in this relation. Two
-        requests per owner."""
+        """Like `Router.step_walks`. First draws a relation, with probability proportional to the node's number of neighbors in it. Then draws a neighbor in
+        this relation. Sends two requests per owner."""
         answers, numbers = self._asked(node, np.zeros(len(node), np.int64), by_weight=False), self.numbers
         last = np.zeros((len(answers) + 1, len(node)), np.int64)
         for row, (_, at, lists) in zip(last[1:], answers, strict=True):
             row[at] = lists.degree
         last = last.cumsum(axis=0)
-        # Hashed twice, because the relation's owner draws from the first hash.
+        # Hashed twice, because the relation's owner draws the neighbor from the first hash.
         drawn = (unit_interval(hash_again(hash_ids(np.uint64(key), walk), walk)) * last[-1]).astype(np.int64)
         chosen = (drawn >= last).sum(axis=0) - 1  # len(answers) for a node that has no neighbors
         walks = [np.flatnonzero(chosen == number) for number in range(len(answers))]
@@ -145,7 +145,7 @@ class UnionGraph:
 def searched_graph(
     router: Router | TypedRouter, relations: Sequence[Relation], direction: WalkDirection
 ) -> Router | UnionGraph:
-    """These relations as one graph. Raises ConfigError if a relation has no lists in this direction (`directed_lists`)."""
+    """Returns these relations as one graph. Raises ConfigError if a relation has no lists in this direction (`directed_lists`)."""
     lists = directed_lists(router, relations, direction)
     if isinstance(router, Router):
         return router

@@ -1,7 +1,7 @@
-"""Streams a rank's minibatches: threads sample them in advance, and the loader delivers them in order, within bounds on count and bytes.
+"""Streams a rank's minibatches. Threads sample them in advance, within bounds on their number and bytes; the loader delivers them in order.
 
-The loader adds no randomness. A batch is the result of `sampler.sample(epoch, batch)`, so the position is fully described by (epoch, step). A plain PyTorch
-loop can iterate over the loader, without Ray. Stages: plan, sample, fetch (inside the sampler), collate, pin, copy.
+The loader adds no randomness: a batch is the result of `sampler.sample(epoch, batch)`. Therefore (epoch, step) fully describes the position. A plain PyTorch
+loop can use the loader without Ray. The stages of a batch are plan, sample and fetch (all three in the sampler), collate, pin, and copy.
 """
 
 import time
@@ -24,13 +24,13 @@ from graphmill.samplers.vocabulary.options import LoaderOptions
 from graphmill.samplers.vocabulary.rank_shares import own_positions
 from graphmill.samplers.vocabulary.stage_clock import stage
 
-# Fields of LoaderStats that hold the time of the sampling threads by stage. In `blocked_s` the threads had no work.
+# Fields of LoaderStats with the time that sampling threads spent in each stage. `blocked_s` is time without work.
 STAGE_SECONDS = ("plan_s", "sample_s", "fetch_s", "collate_s", "pin_s", "copy_s", "blocked_s")
 
 
 @dataclass
 class LoaderStats:
-    """Totals since the loader was made; seconds are summed over batches."""
+    """Totals since the loader was constructed. Seconds are sums over batches."""
 
     num_batches: int = 0
     num_nodes: int = 0
@@ -42,10 +42,10 @@ class LoaderStats:
     collate_s: float = 0.0
     pin_s: float = 0.0
     copy_s: float = 0.0
-    blocked_s: float = 0.0  # the sampling threads waited for room, because the consumer is slower
-    wait_s: float = 0.0  # the consumer waited for a batch, because the sampling threads are slower
-    queue_depth_sum: int = 0  # sum over requests for a batch: number of finished batches that wait
-    peak_bytes: int = 0  # largest total size of finished batches that wait
+    blocked_s: float = 0.0  # sampling threads waited for room: the consumer is slower
+    wait_s: float = 0.0  # the consumer waited for a batch: sampling is slower
+    queue_depth_sum: int = 0  # number of waiting batches, added up over all requests for a batch
+    peak_bytes: int = 0  # largest total size of waiting batches
 
     def as_dict(self) -> dict[str, float]:
         return {name: float(value) for name, value in vars(self).items()}
@@ -65,16 +65,16 @@ class _Ready:
 @dataclass
 class _Position:
     epoch: int = 0
-    delivered: int = 0  # number of this rank's batches of the epoch
+    delivered: int = 0  # number of this rank's batches that are delivered in this epoch
     stream: OrderedStream[_Ready] | None = field(default=None, repr=False)
 
 
 def _planned(
     sampler: Sampler, options: LoaderOptions, batches: list[int], num_epochs: int, shared: Sequence[SharedRows]
 ) -> ScheduledBatches | None:
-    """Returns the fetcher that follows a plan of rows. Returns None without cache_bytes, or if all partitions are read in this process.
+    """Returns the object that fetches rows by plan. Returns None if cache_bytes is 0, or if this process reads all partitions itself.
 
-    Raises ConfigError for a sampler that does not know a batch's nodes in advance.
+    Raises ConfigError if the sampler does not know a batch's nodes before it fetches their rows.
     """
     if not options.cache_bytes:
         return None
@@ -87,7 +87,7 @@ def _planned(
 
 
 class Loader:
-    """Delivers a rank's batches of a sampler. Use it as a context manager, or call `close`, so that no thread remains.
+    """Delivers the batches of one rank. Use it as a context manager, or call `close`; otherwise its threads continue.
 
     `collate` turns the sampler's batch into a frozen dataclass of tensors: `to_torch` makes a TorchBatch from a MiniBatch.
     An iteration runs from the current position to the end of the epoch. Afterwards the position is the start of the next epoch:
@@ -97,12 +97,12 @@ class Loader:
 
     The position moves past a batch when the batch is delivered. A `state_dict` taken after a step's work therefore resumes with the next step.
 
-    A step is one batch for each of `num_positions`, by default the number of ranks. With more positions, a rank goes through its own positions
-    (`graphmill.samplers.vocabulary.rank_shares.own_positions`) in each step. Steps do not depend on the number of ranks, and the state between two steps does
-    not either.
+    A step has one batch for each of `num_positions` positions; the default is one position per rank. If there are more positions than ranks, each rank has
+    several positions (`graphmill.samplers.vocabulary.rank_shares.own_positions`) and delivers a batch for each of them. Neither the steps nor the state between
+    two steps depends on the number of ranks.
 
-    `num_epochs`: number of consecutive epochs, if known; the plan of rows continues across the ends of these epochs. `shared`: for each type of nodes, rows in
-    shared memory, which the plan leaves out.
+    `num_epochs`: the number of epochs that will run one after another, if known. The plan of rows then continues from one of them to the next. `shared`: for
+    each type of nodes, the rows in shared memory; the plan does not fetch these rows.
     """
 
     def __init__(
@@ -146,11 +146,11 @@ class Loader:
         if kind is None:
             self.close()
             return
-        with suppress(DeadlineError):  # The original error says more, and must not wait for a thread that hangs.
+        with suppress(DeadlineError):  # a thread that hangs must not delay the original error
             self.close(timeout_s=min(0.5, self._options.close_timeout_s))
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Drops queued batches and waits for the threads to end. Raises DeadlineError with the name of a thread that does not end in time."""
+        """Drops waiting batches and waits until the threads have ended. If a thread does not end in time, raises DeadlineError with its name."""
         self._closed = True
         if self.planned is not None:
             self.planned.cancel()
@@ -163,7 +163,7 @@ class Loader:
         return self._sampler.num_batches // self._num_positions
 
     def __len__(self) -> int:
-        """Number of this rank's batches in an epoch."""
+        """The number of this rank's batches in an epoch."""
         return self.num_steps * len(self.positions)
 
     def __repr__(self) -> str:
@@ -172,7 +172,7 @@ class Loader:
         return f"Loader(epoch {position.epoch}, step {step} of {self.num_steps}, {self._sampler!r})"
 
     def reset(self, epoch: int, step: int = 0) -> None:
-        """Moves the position. A running iteration ends. Raises ConfigError for a step that does not exist."""
+        """Sets the position and ends a running iteration. Raises ConfigError if the step does not exist."""
         if epoch < 0 or not 0 <= step <= self.num_steps:
             raise ConfigError(
                 f"loader: expected an epoch >= 0 and a step in [0, {self.num_steps}], got {epoch} and {step}"
@@ -181,9 +181,9 @@ class Loader:
         self._position = _Position(epoch, step * len(self.positions))
 
     def state_dict(self) -> dict[str, int | str]:
-        """The position, with hashes of its data and options. A resume needs nothing else.
+        """Returns the position, with hashes of the data and options. To resume, nothing else is needed.
 
-        Raises ConfigError in the middle of a step, when only a part of this rank's batches of the step is delivered.
+        Raises ConfigError if this rank has received only some of its batches of the current step.
         """
         epoch, (step, more) = self._position.epoch, divmod(self._position.delivered, len(self.positions))
         if more:
@@ -199,7 +199,7 @@ class Loader:
         return {"data": sampler.content_hash[:16], "fingerprint": sampler_fingerprint(sampler, self._num_positions)}
 
     def load_state_dict(self, state: Mapping[str, int | str]) -> None:
-        """Moves to a saved position. Raises ConfigError if the position was saved with different data, options, batches or ranks."""
+        """Sets the position to a saved one. Raises ConfigError if it was saved with other data, options, batches or ranks."""
         if set(state) != {"epoch", "step", "data", "fingerprint"}:
             raise ConfigError(
                 f"loader state: expected epoch, step, data and fingerprint, got {sorted(state)}; if an earlier version saved it, begin "
@@ -219,15 +219,15 @@ class Loader:
         self.reset(int(state["epoch"]), int(state["step"]))
 
     def epoch(self, epoch: int, start_step: int = 0) -> Iterator[Any]:
-        """Yields this rank's batches of an epoch from `start_step` on. Same as `reset`, then iteration."""
+        """Yields this rank's batches of an epoch, beginning at `start_step`. The same as `reset` followed by iteration."""
         self.reset(epoch, start_step)
         return iter(self)
 
     def __iter__(self) -> Iterator[Any]:
-        """Yields batches from the position to the end of its epoch.
+        """Yields the batches from the current position to the end of the epoch.
 
-        Raises the error of a stage: a Graphmill error with its own type, any other error as StageError. The stage's traceback, also one from a server, is the
-        cause and note of the error. Raises DeadlineError if a batch takes longer than `timeout_s`.
+        If a stage fails, raises its error. A Graphmill error keeps its type; any other error becomes a StageError. The error has the stage's traceback as cause
+        and as note, even if the stage failed in a server. Raises DeadlineError if a batch takes longer than `timeout_s`.
         """
         if self._closed:
             raise ConfigError("loader: expected an open loader, this one is closed; build another")
@@ -254,14 +254,14 @@ class Loader:
                 self.stats.blocked_s += stream.blocked_s - blocked_s
                 blocked_s = stream.blocked_s
                 yield self._copy.receive(ready.batch, ready.arrived)
-                del ready  # from here on only the consumer holds the batch
+                del ready  # now only the consumer refers to the batch
                 if position is not self._position or position.stream is not stream:
-                    return  # the loader was reset, closed or iterated again in the meantime
+                    return  # in the meantime the loader was reset, closed or iterated again
             self._position = _Position(epoch + 1)
         finally:
             stream.cancel()
             if self.planned is not None and position.stream is stream and position is self._position:
-                self.planned.cancel()  # not at the end of an epoch, because the next epoch continues the plan
+                self.planned.cancel()  # not at the end of an epoch: the next epoch continues the plan
             self._largest_bytes = max(self._largest_bytes, stream.largest_bytes)
 
     def _stop_stream(self, timeout_s: float | None = None) -> None:
@@ -269,25 +269,25 @@ class Loader:
         stream, self._position.stream = self._position.stream, None
         if stream is not None:
             stream.cancel()
-            if self.planned is not None:  # closed first, because it blocks the stream's threads
+            if self.planned is not None:  # closed first, because the stream's threads may wait for it
                 self.planned.close(timeout_s)
             stream.close(timeout_s)
 
     def _batch_of(self, number: int) -> int:
-        """The sampler's number for this rank's batch `number` of the epoch."""
+        """The number that the sampler gives to batch `number` of this rank's epoch."""
         step, place = divmod(number, len(self.positions))
         return step * self._num_positions + self.positions[place]
 
     def _make(self, epoch: int, number: int) -> _Ready:
-        """Runs all stages of this rank's batch `number` of the epoch, in a sampling thread."""
-        with stage("sample"):  # a sampler may report further stages
+        """Makes this rank's batch `number` of the epoch: runs all stages, in a sampling thread."""
+        with stage("sample"):  # the sampler may report other stages within
             if self.planned is None:
                 minibatch = self._sampler.sample(epoch, self._batch_of(number))
             else:
                 minibatch = self.planned.batch(number)
         with stage("collate"):
             batch = self._collate(minibatch)
-        num_bytes = max(minibatch.num_bytes, tensor_bytes(batch))  # collating may widen or pad
+        num_bytes = max(minibatch.num_bytes, tensor_bytes(batch))  # collating may increase the size
         moved, arrived = self._copy.send(batch)
         return _Ready(moved, arrived, minibatch.num_nodes, minibatch.num_edges, num_bytes)
 
@@ -320,7 +320,7 @@ class Loader:
             setattr(stats, f"{name}_s", getattr(stats, f"{name}_s") + seconds.get(name, 0.0))
 
     def _failure(self, delivery: Delivery[_Ready], epoch: int, step: int) -> BaseException:
-        """The error that the consumer receives. It names the batch and the stage, and has the whole traceback as a note, which survives pickling."""
+        """The error that the consumer receives. It names the batch and the stage. Its note has the whole traceback, because a note survives pickling."""
         cause = delivery.error
         assert cause is not None
         if isinstance(cause, GraphmillError):

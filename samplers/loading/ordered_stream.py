@@ -1,7 +1,7 @@
-"""Numbered work that threads do in advance and that is delivered in order, within bounds on count and bytes.
+"""Threads do numbered work in advance, within bounds on the number and bytes of the results. The results are delivered in order.
 
-Results may finish in any order; each waits for its turn. An error is raised at the next `take`, even before its turn. Threads wait for room or for the end, in
-steps of a second. The consumer waits until its deadline.
+Results may finish in any order; each waits for its turn. If work fails, the next `take` raises the error, even if earlier results are missing. A thread without
+room waits, and checks every second whether the stream has ended. The consumer waits until its deadline.
 """
 
 import threading
@@ -20,17 +20,17 @@ _POLL_S = 1.0
 
 @dataclass(frozen=True)
 class Bounds:
-    """Bounds of the work in advance."""
+    """Bounds on work that is done in advance. One result is always allowed, whatever its size."""
 
     threads: int
-    ahead: int  # results finished or under way, but not delivered
-    max_bytes: int  # bytes of these results; one under way counts as the largest so far; one is always allowed
+    ahead: int  # number of results that are begun but not delivered
+    max_bytes: int  # size of these results; an unfinished one counts as the largest so far
     timeout_s: float
 
 
 @dataclass
 class Delivery(Generic[Result]):
-    """The work for one number: running, finished or failed."""
+    """The state of the work for one number: running, finished or failed."""
 
     clock: StageClock = field(default_factory=StageClock)
     thread: str = ""
@@ -41,7 +41,7 @@ class Delivery(Generic[Result]):
 
 
 class OrderedStream(Generic[Result]):
-    """Results of `work(number)` for numbers start … stop-1, in order. Call `begin`. Afterwards call `close` or read to the end, so that no thread remains."""
+    """Delivers the results of `work(number)` for numbers start … stop-1, in order. Call `begin` first. At the end call `close`, or read all results."""
 
     def __init__(
         self,
@@ -54,20 +54,20 @@ class OrderedStream(Generic[Result]):
     ) -> None:
         self._work, self._size, self._bounds, self._stop = work, size, bounds, stop
         self._changed = threading.Condition()
-        self._claimed = self._delivered = start  # next number to begin, next number to deliver
+        self._claimed = self._delivered = start  # the next number to begin, and the next to deliver
         self._under_way: dict[int, Delivery[Result]] = {}
         self._failed: int | None = None
         self._cancelled = False
         self.finished_bytes = self.peak_bytes = 0
         self.largest_bytes = largest_bytes
-        self.blocked_s = 0.0  # threads waited for room
+        self.blocked_s = 0.0  # time that threads waited for room
         self._threads = [
             threading.Thread(target=self._run, name=f"graphmill-sampler-{index}", daemon=True)
             for index in range(min(bounds.threads, max(stop - start, 0)))
         ]
 
     def begin(self) -> None:
-        """Starts the threads. The constructor does not start them, so that a caller that is interrupted here has a stream to cancel."""
+        """Starts the threads. The constructor does not start them, so that a caller that is interrupted during the start can cancel the stream."""
         for thread in self._threads:
             thread.start()
 
@@ -86,7 +86,7 @@ class OrderedStream(Generic[Result]):
         return ahead < self._bounds.ahead and expected <= self._bounds.max_bytes
 
     def _claim(self) -> tuple[int, Delivery[Result]] | None:
-        """The next number, as soon as there is room; None at the end."""
+        """Waits for room and returns the next number. Returns None at the end."""
         with self._changed:
             began = time.perf_counter()
             while not (self._cancelled or self._failed is not None or self._claimed >= self._stop):
@@ -133,7 +133,7 @@ class OrderedStream(Generic[Result]):
             self._changed.notify_all()
 
     def finished_from(self, number: int) -> list[Result]:
-        """The finished results from `number` on, up to the first unfinished result. They still wait for delivery."""
+        """Returns the finished results from `number` on, up to the first unfinished one. They stay in the stream and are delivered later."""
         results: list[Result] = []
         with self._changed:
             while (delivery := self._under_way.get(number + len(results))) is not None and delivery.result is not None:
@@ -141,9 +141,9 @@ class OrderedStream(Generic[Result]):
         return results
 
     def take(self) -> tuple[int, Delivery[Result]]:
-        """The next result with its number, or the first failure, even if the failure has a later number.
+        """Waits for the next result and returns it with its number. If any work has failed, even for a later number, raises its error.
 
-        Raises DeadlineError, with the stage of the awaited number, if neither arrives in time; StageError after `cancel`.
+        Raises DeadlineError, with the stage of the awaited number, if nothing arrives in time. Raises StageError after `cancel`.
         """
         deadline = time.monotonic() + self._bounds.timeout_s
         with self._changed:
@@ -164,7 +164,7 @@ class OrderedStream(Generic[Result]):
                 self._changed.wait(min(left, _POLL_S))
 
     def cancel(self) -> None:
-        """Starts no further work and drops finished results. Does not wait."""
+        """Drops finished results, and prevents the start of more work. Does not wait."""
         with self._changed:
             self._cancelled = True
             self._under_way = {number: own for number, own in self._under_way.items() if not own.done}
@@ -172,7 +172,7 @@ class OrderedStream(Generic[Result]):
             self._changed.notify_all()
 
     def close(self, timeout_s: float) -> None:
-        """Cancels and waits for the threads to end. Raises DeadlineError with the names of the threads that still run after `timeout_s`."""
+        """Cancels, and waits until the threads have ended. If threads still run after `timeout_s`, raises DeadlineError with their names."""
         self.cancel()
         with self._changed:
             standing = [_standing(number, delivery) for number, delivery in self._under_way.items()]

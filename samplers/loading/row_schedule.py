@@ -1,11 +1,11 @@
-"""Plans which remote rows a process keeps while it knows the next batches. The row whose next use is farthest in the future is dropped first.
+"""Plans which remote rows a process keeps, from the batches that come next. If rows must be dropped, the plan drops the row whose next use is farthest away.
 
-This is Belady's choice (IBM Systems Journal 5(2), 1966), except that fetched rows need not be kept. No plan that knows the same batches and has the same room
-fetches fewer rows. The plan moves no data, and its decisions depend only on the batches.
+This is Belady's algorithm (IBM Systems Journal 5(2), 1966), except that a fetched row need not be kept. With the same known batches and the same room, no other
+plan fetches fewer rows. The plan moves no data, and its decisions depend only on the batches.
 
-A kept row has a slot and a next use. The next use is the number of the batch that needs the row next, or `never` (a number beyond the last batch) if no known
-batch needs it. The plan counts the slots for each next use to find the rows to drop. Each appearance of a node in a known batch is an occurrence and has a
-number. `ring` has the next use after each occurrence.
+A kept row has a slot and a next use. The next use is the number of the next batch that needs the row. If no known batch needs it, the next use is `never`, a
+number beyond the last batch. To find the rows to drop, the plan counts the slots for each next use. Each appearance of a node in a known batch is called an
+occurrence and has a number. For each occurrence, `ring` has the next use of its node.
 """
 
 from collections import deque
@@ -17,21 +17,21 @@ import numpy as np
 from graphmill.core.compile_cache import compiled
 from graphmill.samplers.kernels.prefetch import prefetch
 
-# Values instead of a slot. NEAR: a row of this process. ABSENT: a row that must be fetched. NEAR - 1 - i: row i of the rows shared by the host's processes.
+# Values in place of a slot. NEAR: this process has the row. ABSENT: the row must be fetched. NEAR - 1 - i: it is row i of the host's shared memory.
 NEAR, ABSENT = -2, -1
 _NONE = -1
-_COUNTER = (1 << 31) - 1  # largest number of an occurrence; after it the numbers start again at 0
+_COUNTER = (1 << 31) - 1  # largest occurrence number; then numbers start again at 0
 _FIRST_RING = 1 << 16
-_SOON, _LATER = 8, 16  # how many nodes ahead of their use the ring and the table are prefetched
+_SOON, _LATER = 8, 16  # the processor prefetches the ring and the table this many nodes ahead
 
 # table[2 v] is the slot of node v. table[2 v + 1] is the number of its last occurrence in a known batch.
 
 
 @compiled
 def _split(node, start, stop, position, outside):
-    """Fills `position` with the positions of the nodes in [start, stop), followed by the positions of the other nodes. Returns the number of nodes inside.
+    """Writes to `position` the positions of the nodes in [start, stop), then the positions of the other nodes. Returns the number of nodes in [start, stop).
 
-    The loop writes each position to both lists but advances only the list that the position belongs to, because a mispredicted branch would take longer.
+    To avoid a branch, the loop writes each position to both lists and advances only the right one. A mispredicted branch would take longer.
     """
     num_inside = num_outside = 0
     for i in range(len(node)):
@@ -45,7 +45,7 @@ def _split(node, start, stop, position, outside):
 
 @compiled
 def _admit(node, position, number, counter, table, ring, use, count):
-    """Sets `number` as the next use after the previous occurrence, for each node at these positions."""
+    """For each node at these positions, sets `number` as the next use after the node's previous occurrence."""
     mask, never, num_nodes = len(ring) - 1, len(count) - 1, len(position)
     for k in range(num_nodes):
         if k + _LATER < num_nodes:
@@ -67,9 +67,9 @@ def _admit(node, position, number, counter, table, ring, use, count):
 
 @compiled
 def _look_up(node, position, table, near, shared, shared_row, hit, slot, absent):
-    """Finds the row of each node at these positions. Fills the positions by kind, the shared rows and the slots. Returns the number of nodes of each kind.
+    """Finds where the row of each node at these positions is. Writes the positions by kind, the shared rows and the slots. Returns the number of each kind.
 
-    The loop writes each position to most lists but advances only the list that the position belongs to, because a mispredicted branch would take longer.
+    To avoid branches, the loop writes each position to several lists and advances only the right one. A mispredicted branch would take longer.
     """
     num_near = num_shared = num_hit = num_absent = 0
     for k in range(len(position)):
@@ -90,7 +90,7 @@ def _look_up(node, position, table, near, shared, shared_row, hit, slot, absent)
 
 @compiled
 def _next_uses(node, position, counter, table, ring, never, following):
-    """Finds the next use of each of these nodes after a batch. The numbers of the batch's occurrences begin at `counter`."""
+    """Finds the next use of each of these nodes after a batch. `counter`: number of the batch's first occurrence."""
     mask = len(ring) - 1
     for k in range(len(position)):
         i = position[k]
@@ -108,7 +108,7 @@ def _use(slot, following, use, count):
 
 @compiled
 def _count_wanted(following, taken, wanted):
-    """Counts next uses. `wanted` has one entry for each known batch from `taken` on, and a last entry for `never`."""
+    """Counts how many rows have each next use. `wanted` has one entry for each known batch from `taken` on, and a last entry for `never`."""
     last = len(wanted) - 1
     for k in range(len(following)):
         wanted[min(following[k] - taken, last)] += 1
@@ -116,10 +116,10 @@ def _count_wanted(following, taken, wanted):
 
 @compiled
 def _nearest(count, taken, wanted, num_slots):
-    """Finds which fetched rows fit into the slots. Returns (bound, count, count_of_bound).
+    """Finds which fetched rows will be kept, given the number of slots. Returns (bound, count, count_of_bound).
 
-    All rows whose next use is before `bound` fit; `count` fetched rows are among them. Of the fetched rows whose next use is `bound`, `count_of_bound` also
-    fit. Among rows with the same next use, kept rows stay before fetched rows.
+    All rows whose next use is before `bound` fit; `count` of them are fetched rows. In addition, `count_of_bound` fetched rows fit whose next use is `bound`.
+    If rows have the same next use, a row that already has a slot is preferred to a fetched row.
     """
     held = fetched = 0
     for i in range(len(wanted)):
@@ -133,7 +133,7 @@ def _nearest(count, taken, wanted, num_slots):
 
 @compiled
 def _make_room(num_victims, num_used, node_of, table, use, count, admitted, victim):
-    """Frees the slots whose next use is farthest: first `never`, then the next uses from `admitted` - 1 down."""
+    """Frees slots, farthest next use first: `never`, then batch `admitted` - 1, then earlier batches."""
     number, left = len(count), num_victims
     while left > 0:
         number = len(count) - 1 if number == len(count) else min(number, admitted) - 1
@@ -153,8 +153,8 @@ def _make_room(num_victims, num_used, node_of, table, use, count, admitted, vict
 
 @compiled
 def _fill(node, number, victim, num_used, node_of, table, use, count, found):
-    """Gives a slot to this node's row, whose next use is `number`. Takes the next unused slot or, if none is left, the slot of the next victim. Returns (slots
-    used, victims used)."""
+    """Gives a slot to this node's row, whose next use is `number`. Takes the next unused slot. If none is left, takes the slot of the next victim (a dropped
+    row). Returns (slots used, victims used)."""
     if num_used < len(node_of):
         slot, num_used = num_used, num_used + 1
     else:
@@ -166,8 +166,8 @@ def _fill(node, number, victim, num_used, node_of, table, use, count, found):
 
 @compiled
 def _keep(node, absent, following, bound, num_of_bound, victim, num_used, node_of, table, use, count, keep):
-    """Gives slots to the fetched rows whose next use is before `bound`, and to `num_of_bound` rows whose next use is `bound`. Returns the number of slots
-    used."""
+    """Gives slots to the fetched rows whose next use is before `bound`, and to `num_of_bound` fetched rows whose next use is `bound`. Returns the number of
+    slots in use."""
     found = 0
     for k in range(len(absent)):
         keep[k] = ABSENT
@@ -181,7 +181,7 @@ def _keep(node, absent, following, bound, num_of_bound, victim, num_used, node_o
 
 @compiled
 def _absent(node, position, table, most, absent):
-    """Fills `absent` with the nodes at these positions that have no kept row. Returns their number, at most `most` + 1."""
+    """Writes to `absent` the nodes at these positions that have no kept row. Stops after `most` + 1 nodes. Returns the number of nodes."""
     found = 0
     for k in range(len(position)):
         if found > most:
@@ -209,7 +209,7 @@ def _still_kept(node, absent, keep, table):
 
 
 def _longest_run(offsets: np.ndarray, is_near: np.ndarray) -> tuple[int, int]:
-    """Bounds of the longest range of nodes in which all partitions are near."""
+    """Bounds of the longest range of nodes whose partitions are all near (read by this process)."""
     runs, at = [(0, 0)], 0
     for own, of_run in groupby(is_near):
         end = at + len(list(of_run))
@@ -221,24 +221,24 @@ def _longest_run(offsets: np.ndarray, is_near: np.ndarray) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Step:
-    """The part of one batch in the plan: it reads rows from slots, then writes fetched rows to slots. Positions are positions in the batch, ascending."""
+    """The plan for one batch: first it reads rows from slots, then it writes fetched rows to slots. Positions are positions in the batch, ascending."""
 
-    near: np.ndarray  # int64: positions of rows of this process
+    near: np.ndarray  # int64: positions of rows that this process reads itself
     shared: np.ndarray  # int64: positions of rows in the host's shared memory
-    shared_row: np.ndarray  # int64: index of the shared row, for each of `shared`
+    shared_row: np.ndarray  # int64: for each entry of `shared`, the index of its row
     hit: np.ndarray  # int64: positions of kept rows
-    slot: np.ndarray  # int64: the slot of each
+    slot: np.ndarray  # int64: for each entry of `hit`, its slot
     absent: np.ndarray  # int64: positions of rows that this batch fetches
-    keep: np.ndarray  # int64: slot after the batch, for each of `absent`, or ABSENT
+    keep: np.ndarray  # int64: for each entry of `absent`, the slot that keeps it, or ABSENT
     ahead: np.ndarray  # nodes of later batches whose rows are fetched in advance
-    ahead_slot: np.ndarray  # int64: the slot of each
+    ahead_slot: np.ndarray  # int64: for each entry of `ahead`, its slot
 
 
 class RowSchedule:
-    """Admits batches in order, as soon as they are known, and takes them in order. Not thread-safe.
+    """The plan of one process. Admit each batch as soon as it is known, and take each batch when it is needed, both in order. Not thread-safe.
 
-    The rows of near partitions (`offsets`, `is_near`) are not planned, because the process reads them itself. Memory: 8 bytes per node of the graph, 8 per
-    slot, 8 to 20 per node of an admitted batch that is not taken, and 56 per node of the largest batch.
+    `offsets` and `is_near` name the partitions that the process reads itself; their rows are not planned. The plan takes 8 bytes per node of the graph, 8 per
+    slot, 8 to 20 per node of a batch that is admitted but not taken, and 56 per node of the largest batch.
     """
 
     def __init__(self, offsets: np.ndarray, is_near: np.ndarray, num_slots: int) -> None:
@@ -246,17 +246,17 @@ class RowSchedule:
         self._table[::2] = np.repeat(np.where(is_near, NEAR, ABSENT).astype(np.int32), np.diff(offsets))
         self._node_of, self._use = np.empty((2, num_slots), np.int32 if offsets[-1] <= _COUNTER else np.int64)
         self._ring = np.empty(_FIRST_RING, np.int32)
-        # Every batch reuses these arrays, because page faults would take as long as filling the pages.
+        # Every batch reuses these arrays: the page faults of new arrays would take as long as filling them.
         self._room, self._following = np.empty((6, 0), np.int64), np.empty((2, 0), np.int32)
         self._near = _longest_run(offsets, is_near)
-        # Number of the first occurrence; nodes; their positions, first of the nodes in `_near`; number of nodes in `_near`.
+        # An entry for each batch: (number of its first occurrence, its nodes, their positions with `_near` nodes first, number of `_near` nodes).
         self._known: deque[tuple[int, np.ndarray, np.ndarray, int]] = deque()
         self._counter = 0
         self.num_used = 0
         self.begin(0, 0)
 
     def share(self, node: np.ndarray) -> None:
-        """Call before the first batch. The rows of these nodes are in shared memory, in this order, and are not planned."""
+        """Declares that shared memory has the rows of these nodes, in this order. They are not planned. Call it before the first batch."""
         self._table[2 * node.astype(np.int64)] = NEAR - 1 - np.arange(len(node))
 
     @property
@@ -269,12 +269,12 @@ class RowSchedule:
         return self._taken
 
     def begin(self, first: int, num_batches: int) -> None:
-        """Begins with batch `first` of `num_batches`. Kept rows stay; batches that were not taken are forgotten."""
+        """Begins at batch `first` of `num_batches`. Keeps the kept rows; forgets batches that were not taken."""
         for _, node, *_ in self._known:
             self._table[2 * node.astype(np.int64) + 1] = _NONE
         self._known.clear()
         self._admitted = self._taken = first
-        self._count = np.zeros(num_batches + 1, np.int64)  # slots by next use
+        self._count = np.zeros(num_batches + 1, np.int64)  # number of slots for each next use
         self._count[num_batches] = self.num_used
         self._use[: self.num_used] = num_batches
 
@@ -303,7 +303,7 @@ class RowSchedule:
         self._admitted += 1
 
     def _grow(self, first: int, held: int) -> None:
-        """Doubles the ring's room for occurrences. The occurrences from `first` on are copied in two stretches of the old length."""
+        """Doubles the ring's length. Copies the occurrences from `first` on, in two stretches of the old length."""
         length, size = len(self._ring), 1 << held.bit_length() + 1
         grown = np.empty(size, np.int32)
         for stretch in (first // length, first // length + 1):
@@ -312,7 +312,7 @@ class RowSchedule:
         self._ring = grown
 
     def take(self, most_ahead: int = 0) -> Step:
-        """Takes the first admitted batch. If the batch fetches rows, up to `most_ahead` rows of the next batches are fetched too, always for whole batches."""
+        """Takes the next admitted batch. If it fetches rows, it also fetches up to `most_ahead` rows in advance, for whole batches only."""
         counter, node, position, num_inside = self._known.popleft()
         num_near, num_shared, num_hit, num_absent = _look_up(node, position[num_inside:], self._table, *self._room)
         sizes = (num_near, num_shared, num_shared, num_hit, num_hit, num_absent)
@@ -328,7 +328,7 @@ class RowSchedule:
         of_hit, of_absent = self._following[0, :num_hit], self._following[1, :num_absent]
         for position, uses in ((hit, of_hit), (absent, of_absent)):
             _next_uses(node, position, counter, self._table, self._ring, never, uses)
-        self._count[self._taken] = 0  # this batch now uses the rows whose next use was this batch
+        self._count[self._taken] = 0  # rows whose next use was this batch are used now
         _use(slot, of_hit, self._use, self._count)
         wanted = np.zeros(self._admitted - self._taken + 1, np.int64)
         _count_wanted(of_absent, self._taken, wanted)
@@ -347,7 +347,7 @@ class RowSchedule:
         return self.num_used, self._node_of, self._table, self._use, self._count
 
     def _victims(self, num_rows: int) -> np.ndarray:
-        """Finds slots for `num_rows` rows that do not fit into free slots. These are the slots of the rows with the farthest next use."""
+        """Finds slots for `num_rows` rows that do not fit into free slots: the slots of the kept rows whose next use is farthest."""
         victim = np.empty(max(0, num_rows - (self.num_slots - self.num_used)), np.int32)
         _make_room(len(victim), *self._slots, self._admitted, victim)
         return victim

@@ -1,11 +1,11 @@
-"""Batches whose remote rows are fetched by plan. A fetched row is kept, within a budget of bytes, while known batches need it again.
+"""Fetches the remote rows of batches by plan. A fetched row is kept while a known batch needs it again, within a budget of bytes.
 
-Threads draw batches in advance, without rows and across the ends of epochs, within a separate budget of bytes. These batches are the known batches. Batch by
-batch, in order, the plan (`graphmill.samplers.loading.row_schedule`) decides which rows are already in this process, which are fetched, and which fetched rows
-are kept. A batch is bit for bit the batch that the sampler makes without a plan: the plan only decides where the rows are read from.
+Threads draw batches in advance, without their rows, within another budget of bytes; they continue across the ends of epochs. These are the known batches.
+For one batch after another, the plan (`graphmill.samplers.loading.row_schedule`) decides which rows are already in this process, which rows to fetch, and
+which fetched rows to keep. The plan only decides where rows are read from, so a batch is bit for bit the same as without a plan.
 
-Each type of nodes has its own plan and room. The budget is divided in proportion to the bytes that the first batches need of each type. Room that a type cannot
-use goes to the other types.
+Each type of nodes has a separate plan and room. The types share the budget in proportion to the bytes that the first batches need of each. Room that a type
+cannot use goes to the other types.
 """
 
 import threading
@@ -29,30 +29,30 @@ from graphmill.samplers.vocabulary.messages import NodeRows
 from graphmill.samplers.vocabulary.options import LoaderOptions
 from graphmill.samplers.vocabulary.stage_clock import credit, stage
 
-# Number of batches drawn with joined requests: few at the start of an epoch, so that the first batch arrives soon; then twice as many each time.
+# Number of batches whose requests are joined. It is small at the start of an epoch, so that the first batch arrives soon, and then doubles each time.
 _FIRST_JOINED, _MOST_JOINED = 4, 16
 _AHEAD_SHARE = 16  # rows fetched in advance take up to 1 / 16 of the slots
 
 
 @dataclass
 class ScheduleStats:
-    """Totals since the loader was made."""
+    """Totals since the loader was constructed."""
 
-    needed: int = 0  # rows of other machines in the batches
-    fetched: int = 0  # rows requested
-    fetched_ahead: int = 0  # rows requested together with the rows of an earlier batch
-    requests: int = 0  # requests for rows
+    needed: int = 0  # number of rows in the batches that other machines have
+    fetched: int = 0  # number of requested rows
+    fetched_ahead: int = 0  # number of rows that were requested before their batch
+    requests: int = 0  # number of requests for rows
     most_known: int = 0  # largest number of batches known at the same time
-    peak_bytes: int = 0  # largest size of the rows kept or fetched in advance
+    peak_bytes: int = 0  # largest total size of kept rows, including rows fetched in advance
     plan_cpu_s: float = 0.0  # CPU time of planning
 
 
 @dataclass(frozen=True)
 class SharedRows:
-    """Rows of one type from other machines. They are permanently in memory that a host's processes share (`graphmill.cluster.serving.shared_rows`)."""
+    """Rows of one type from other machines. They stay in memory that the processes of a host share (`graphmill.cluster.serving.shared_rows`)."""
 
     node: np.ndarray  # stored ids, distinct
-    rows: NodeRows  # rows of `node`; features in their stored form
+    rows: NodeRows  # the row of each entry of `node`; features in their stored form
 
 
 @dataclass(frozen=True)
@@ -60,8 +60,8 @@ class _Asked:
     """A batch whose rows are requested but not yet complete."""
 
     drawn: PendingBatch
-    steps: list[Step]  # of each type
-    # For each type: replies with the positions of their rows in a sequence: first the rows fetched for this batch, then the rows fetched in advance.
+    steps: list[Step]  # one per type
+    # For each type, the replies. A position counts through the rows fetched for this batch and then the rows fetched in advance.
     replies: list[list[tuple[PendingRows, np.ndarray]]]
 
 
@@ -69,17 +69,17 @@ class _KeptRows:
     """The kept rows of one type, and their plan."""
 
     def __init__(self, wanted: Wanted, row_bytes: int, num_bytes: int, shared: SharedRows | None) -> None:
-        """`wanted`: of any batch; only its router and columns are used. `num_bytes`: size of the room for rows."""
+        """`wanted`: the entry of any batch for this type; only its router and columns are used. `num_bytes`: size of the room for rows."""
         self.router, _, columns = wanted
         self.columns, self.row_bytes, self.shared = vars(columns), row_bytes, shared
         num_slots = num_bytes // row_bytes
-        self.rows = self.router.empty_rows(num_slots, **self.columns, stored=True)  # by slot
+        self.rows = self.router.empty_rows(num_slots, **self.columns, stored=True)  # row i is slot i
         self.plan = RowSchedule(np.asarray(self.router.manifest.partition_offsets), self.router.is_near, num_slots)
         if shared is not None:
             self.plan.share(shared.node)
 
     def put(self, rows: NodeRows, step: Step, near: list[Any], replies: list[tuple[NodeRows, np.ndarray]]) -> None:
-        """Writes a batch's rows from this process, from shared memory and from other owners. `exchange` writes the kept rows later, when it is the batch's
+        """Writes the rows of a batch that come from this process, from shared memory and from replies. `exchange` writes the kept rows, when it is the batch's
         turn."""
         for place, group in near:
             place(rows, step.near[group])
@@ -90,7 +90,7 @@ class _KeptRows:
             self.router.put_rows(reply, row, rows, step.absent[group[row]])
 
     def exchange(self, rows: NodeRows, step: Step, replies: list[tuple[NodeRows, np.ndarray]]) -> None:
-        """Reads the rows that earlier batches have kept, then stores the fetched rows that later batches need."""
+        """Copies to the batch the rows that earlier batches have kept. Then keeps the fetched rows that later batches need."""
         self.router.put_rows(self.rows, step.slot, rows, step.hit)
         slot = np.concatenate([step.keep, step.ahead_slot])
         for reply, group in replies:
@@ -100,7 +100,7 @@ class _KeptRows:
 
 
 class _Turns:
-    """Lets threads pass one by one, in the order of their numbers."""
+    """Makes threads take turns, in the order of their batches' numbers."""
 
     def __init__(self, first: int, timeout_s: float) -> None:
         self._changed, self._timeout_s = threading.Condition(), timeout_s
@@ -109,7 +109,7 @@ class _Turns:
 
     @contextmanager
     def turn(self, number: int) -> Iterator[None]:
-        """Waits for the turn of `number`. Raises the error passed to `fail`, or DeadlineError."""
+        """Waits for the turn of batch `number`. Raises the error that `fail` received, or DeadlineError."""
         with self._changed:
             self._changed.wait_for(lambda: self._error is not None or self.next == number, self._timeout_s)
             if self._error is not None:
@@ -126,20 +126,20 @@ class _Turns:
         return self._error is not None
 
     def check(self) -> None:
-        """Raises the error passed to `fail`, if any."""
+        """Raises the error that `fail` received, if there is one."""
         with self._changed:
             if self._error is not None:
                 raise self._error
 
     def fail(self, error: BaseException) -> None:
-        """Ends all turns with an error. Only the first error is stored."""
+        """Makes all threads that wait for a turn raise this error. Only the first error is kept."""
         with self._changed:
             self._error = self._error or error
             self._changed.notify_all()
 
 
 class ScheduledBatches:
-    """A rank's batches, epoch after epoch. Call `begin`, then `batch` for every number, from any thread, with numbers roughly in order.
+    """A rank's batches, epoch after epoch. Call `begin`, then `batch` for every step. Any thread may call it; the steps should be roughly in order.
 
     The plan continues across epochs, up to `num_epochs`. A sampler's columns are the same in every batch.
     """
@@ -152,19 +152,19 @@ class ScheduledBatches:
         num_epochs: int = 0,
         shared: Sequence[SharedRows] = (),
     ) -> None:
-        """`batches`: the sampler's numbers of a rank's batches of an epoch, in order. `shared`: one entry per type, or empty."""
+        """`batches`: the sampler's numbers of the rank's batches in an epoch, in order. `shared`: one entry per type, or empty."""
         self._shared = shared
         self._sampler, self._options = sampler, options
         self._batches, self._num_epochs = batches, num_epochs
-        self._kept: list[_KeptRows] = []  # one per type; empty until a batch is known
+        self._kept: list[_KeptRows] = []  # one per type; empty before the first batch is known
         self._draws: OrderedStream[list[PendingBatch]] | None = None
         self._turns = _Turns(0, options.timeout_s)
-        self._asking = threading.Lock()  # the thread that holds this lock plans batches, in order
+        self._asking = threading.Lock()  # only the thread that holds this lock plans batches
         self._first = self._planned = self._stop = 0
         self.stats = ScheduleStats()
 
     def begin(self, epoch: int, step: int) -> None:
-        """Makes number `step` of an epoch the next batch. Unless the plan continues with this batch anyway, the running work ends."""
+        """Makes step `step` of an epoch the next batch. If the plan does not continue with this batch anyway, ends the running work and starts again."""
         length, options = len(self._batches), self._options
         self._first = epoch * length
         first, stop = self._first + step, max(self._num_epochs, epoch + 1) * length
@@ -180,7 +180,7 @@ class ScheduledBatches:
             return [replace(each, wanted=tuple(map(_as_stored, each.wanted))) for each in drawn]
 
         for kept in self._kept:
-            if self._turns.next != kept.plan.next_taken:  # a batch was dropped, so its rows may not have arrived
+            if self._turns.next != kept.plan.next_taken:  # a batch was dropped: its rows may be missing
                 kept.plan.forget()
             kept.plan.begin(first, stop)
         self._turns, self._planned, self._stop = _Turns(first, options.timeout_s), first, stop
@@ -209,7 +209,7 @@ class ScheduledBatches:
             self._draws.close(timeout_s)
 
     def batch(self, step: int) -> Any:
-        """The batch of a step in the current epoch. Raises the error of a stage of this batch or of an earlier batch."""
+        """Returns the batch of a step in the current epoch. If a stage of this batch or of an earlier batch failed, raises its error."""
         number = self._first + step
         with self._or_nobody():
             asked = self._ask_until(number)
@@ -218,7 +218,7 @@ class ScheduledBatches:
 
     @contextmanager
     def _or_nobody(self) -> Iterator[None]:
-        """Passes an error of this batch to all threads that wait for their turn."""
+        """If the block fails, passes the error to all threads that wait for their turn."""
         try:
             yield
         except BaseException as error:
@@ -226,7 +226,7 @@ class ScheduledBatches:
             raise
 
     def _ask_until(self, number: int) -> _Asked:
-        """Plans all unplanned batches up to `number` and requests their rows. Returns batch `number`."""
+        """Plans the batches up to `number` that are not yet planned, and requests their rows. Returns batch `number`."""
         timeout_s = self._options.timeout_s
         if not self._asking.acquire(timeout=timeout_s):
             raise DeadlineError(f"planned rows: batch {self._planned} not asked for within {timeout_s:g} s")
@@ -240,7 +240,7 @@ class ScheduledBatches:
             self._asking.release()
 
     def _ask(self) -> _Asked:
-        """Plans the next batch and sends its requests for rows."""
+        """Plans the next batch and requests its rows."""
         self._look_ahead()
         with stage("plan"):
             began = time.thread_time()
@@ -260,7 +260,7 @@ class ScheduledBatches:
         return _Asked(drawn, steps, replies)
 
     def _look_ahead(self) -> None:
-        """Adds the batches that are already drawn to the plan. If the plan knows no next batch, waits for one."""
+        """Adds to the plan all batches that are already drawn. If the next batch is not drawn yet, waits for it."""
         draws = self._draws
         assert draws is not None
         if self._planned == self._bounds[self._parts_taken]:
@@ -289,7 +289,7 @@ class ScheduledBatches:
             self.stats.plan_cpu_s += time.thread_time() - began
 
     def _open(self, part: list[PendingBatch]) -> list[_KeptRows]:
-        """Makes the plans and the room for rows. The first batches determine the columns and the sizes."""
+        """Makes the plan and the room for rows of each type. The first batches determine the columns and sizes."""
         row_bytes, needed, most = [], [], []
         for place, (router, _, columns) in enumerate(part[0].wanted):
             row = router.empty_rows(1, **vars(columns), stored=True)
@@ -307,7 +307,7 @@ class ScheduledBatches:
         return opened
 
     def _rows(self, number: int, asked: _Asked) -> list[NodeRows]:
-        """The batch's rows of each type, from this process, from kept rows, and from other owners."""
+        """Returns the batch's rows of each type. They come from this process, from kept rows, and from replies of other owners."""
         wanted, steps = asked.drawn.wanted, asked.steps
         with stage("fetch"):
             rows = [router.empty_rows(len(node), **vars(columns)) for router, node, columns in wanted]
@@ -317,20 +317,20 @@ class ScheduledBatches:
             replies = [[(pending.result(), group) for pending, group in far] for far in asked.replies]
             for kept, into, step, (places, _), far in zip(self._kept, rows, steps, near, replies, strict=True):
                 kept.put(into, step, places, far)
-            with self._turns.turn(number):  # after all earlier batches and before all later batches
+            with self._turns.turn(number):  # after all earlier batches, before all later ones
                 for kept, into, step, far in zip(self._kept, rows, steps, replies, strict=True):
                     kept.exchange(into, step, far)
         return rows
 
 
 def _as_stored(wanted: Wanted) -> Wanted:
-    """The same rows, with node ids in the dtype of the graph's ids."""
+    """The same request, with node ids in the dtype of the graph's ids."""
     router, node, columns = wanted
     return router, node.astype(router.manifest.index_dtype, copy=False), columns
 
 
 def _dealt(room: int, needed: list[int], most: list[int]) -> list[int]:
-    """Divides a number of bytes among entries, in proportion to `needed`. An entry gets at most `most`; the rest is divided among the other entries."""
+    """Divides `room` bytes in proportion to `needed`. Entry i gets at most most[i]; what it cannot use is divided among the other entries."""
     rooms, left = [0] * len(needed), sum(needed)
     for place in sorted(range(len(needed)), key=lambda place: most[place] / needed[place]):
         rooms[place] = min(room * needed[place] // left, most[place])
@@ -339,7 +339,7 @@ def _dealt(room: int, needed: list[int], most: list[int]) -> list[int]:
 
 
 def _joined(first: int, stop: int, length: int) -> list[int]:
-    """Bounds of the parts of the batches first … stop - 1. The batches of a part are drawn with joined requests. No part spans two epochs."""
+    """Divides the batches first … stop - 1 into parts, and returns the bounds. The batches of a part have joined requests. No part spans two epochs."""
     bounds, size = [first], _FIRST_JOINED
     while bounds[-1] < stop:
         end_of_epoch = (bounds[-1] // length + 1) * length
@@ -349,7 +349,7 @@ def _joined(first: int, stop: int, length: int) -> list[int]:
 
 
 def copy_rows(source: NodeRows, row: np.ndarray, target: NodeRows, position: np.ndarray) -> None:
-    """target[position] = source[row] in every column; features keep their stored form."""
+    """Sets target[position] = source[row] in every column. Features keep their stored form."""
     for name, column in vars(target).items():
         if column is not None:
             place_rows(getattr(source, name), row, position, column)

@@ -1,1 +1,1 @@
-"""Graphmill's loader in other libraries' training loops."""
+"""Graphmill's loader for training loops of other libraries."""

@@ -1,6 +1,6 @@
-"""Graphmill's loader in other libraries' training loops: PyTorch's `IterableDataset`, PyG's `NeighborLoader`, Lightning's data module.
+"""Graphmill's loader as PyTorch's `IterableDataset`, as PyG's `NeighborLoader`, and as Lightning's data module.
 
-The loader samples in advance in its own threads. Worker processes are refused, because each would sample every batch once more.
+The loader samples in advance, in threads. It refuses DataLoader worker processes, because every worker would sample all batches again.
 """
 
 import tempfile
@@ -28,7 +28,8 @@ from graphmill.storage.graph import StoredGraph, TypedGraph, open_graph
 
 
 class BatchDataset(IterableDataset):
-    """Each pass is an epoch of the loader. Use it with `torch.utils.data.DataLoader(dataset, batch_size=None)`. `transform` is applied to each batch."""
+    """A data set whose every iteration is an epoch of the loader. Use it as `torch.utils.data.DataLoader(dataset, batch_size=None)`. `transform` is applied to
+    each batch."""
 
     def __init__(self, loader: Loader, transform: Callable[[Any], Any] | None = None) -> None:
         self.loader, self.transform = loader, transform
@@ -39,7 +40,7 @@ class BatchDataset(IterableDataset):
             raise ConfigError(
                 "expected DataLoader(…, num_workers=0), got worker processes; the loader samples ahead in threads: set LoaderOptions(threads=…)"
             )
-        # Lightning takes an epoch's batches and does not read beyond them, so the position stays at the end of the epoch. This line moves it to the next epoch.
+        # Lightning takes exactly an epoch's batches, so the position is still at the end of the last epoch. This line moves it to the next epoch.
         self.loader.load_state_dict(self.loader.state_dict())
         return iter(self.loader) if self.transform is None else map(self.transform, self.loader)
 
@@ -48,19 +49,19 @@ class BatchDataset(IterableDataset):
 
 
 class NeighborLoader:
-    """`torch_geometric.loader.NeighborLoader` over Graphmill's sampler, with the same arguments and batches (`Data`, `HeteroData`). Each `for` begins an epoch.
+    """Replaces `torch_geometric.loader.NeighborLoader`: same arguments, same batches (`Data`, `HeteroData`), Graphmill's sampler. Each `for` loop is an epoch.
 
-    `data`: a PyG `Data` or `HeteroData`, a stored graph, or its URL. An object in memory is stored in a temporary folder, which is deleted with the loader.
-    `num_neighbors`: neighbors per hop, -1 for all; for single relations, a mapping from (source, relation, target). `input_nodes`: the roots as a mask or
-    indices, None for all nodes; in a typed graph (type, roots). `shuffle`: another order in each epoch, drawn from `seed`. `num_workers`: threads that sample
-    ahead. `weight_attr="edge_weight"` (or "weight") draws by the edges' weights; `time_attr="time"` (or "edge_time", "node_time") draws edges until the root's
-    time.
+    `data`: a PyG `Data` or `HeteroData`, a stored graph, or its URL. PyG's objects are stored in a temporary folder, which is deleted with the loader.
+    `num_neighbors`: neighbors per hop, -1 for all; or a mapping from (source, relation, target) to such numbers. `input_nodes`: the roots, as a mask or
+    indices; None for all nodes; in a typed graph (type, roots). `shuffle`: use another order in each epoch, drawn from `seed`. `num_workers`: number of threads
+    that sample in advance. `weight_attr="edge_weight"` (or "weight"): draw by edge weights. `time_attr="time"` (or "edge_time", "node_time"): draw only edges
+    up to the root's time.
 
-    PyG may draw an edge in two hops; Graphmill's sampler expands each node once. A batch has the columns that the graph stores, and `n_id`, `input_id` and
-    `batch_size`. The roots come first. A batch has no `e_id` and no counts by hop. Labels have the form of a stored graph (integers for classes, -1: not
-    known).
+    Differences from PyG: PyG may draw an edge in two hops; Graphmill expands each node once. A batch has the columns that the graph stores, and `n_id`,
+    `input_id` and `batch_size`; it has no `e_id` and no counts by hop. The roots come first. Labels have the form of a stored graph (classes are integers, -1
+    means not known).
 
-    Raises ConfigError for roots or columns that the graph lacks.
+    Raises ConfigError if the graph does not have the roots or columns.
     """
 
     def __init__(
@@ -133,7 +134,7 @@ class NeighborLoader:
                 yield self._pyg(to_pyg(batch), batch, MASKS)
 
     def _pyg(self, made: Any, batch: Any, masks: Mapping[str, int]) -> Any:
-        """Converts a batch into PyG's form, with the columns that PyG's loader adds."""
+        """Converts a batch into PyG's form, and adds the columns that PyG's loader adds."""
         root_store = made if self._sampler.is_plain else made[batch.root_type]
         root_store.input_id = self._sampler.positions(batch.epoch, batch.index)
         for store in [made] if self._sampler.is_plain else made.node_stores:
@@ -168,7 +169,7 @@ class NeighborLoader:
 
 
 class _GivenRoots:
-    """Batches of given roots, in the given order or in a new order for each epoch."""
+    """Divides given roots into batches, in the given order or in a new order for each epoch."""
 
     def __init__(self, router: Any, options: NeighborOptions, ids: np.ndarray, shuffle: bool, drop_last: bool) -> None:
         self._sampler = NeighborSampler(router, options, roots=np.sort(ids))
@@ -178,7 +179,7 @@ class _GivenRoots:
         self.num_batches = len(ids) // size if drop_last else -(-len(ids) // size)
 
     def positions(self, epoch: int, batch: int) -> torch.Tensor:
-        """int64 [roots of the batch]: positions of the batch's roots among the given roots."""
+        """int64 [roots of the batch]: the position of each root of the batch among the given roots."""
         check_batch(batch, self.num_batches)
         order = np.arange(len(self._ids))
         if self._shuffle:
@@ -191,7 +192,7 @@ class _GivenRoots:
 
 
 def _as_ids(nodes: Any, router: Any, root_type: str | None) -> np.ndarray:
-    """int64 [roots]: permanent ids from a mask or indices; None: all nodes."""
+    """int64 [roots]: the permanent ids for a mask or indices; for None, all permanent ids."""
     manifest = router.nodes[root_type if root_type is not None else next(iter(router.nodes))].manifest
     if nodes is None:
         return np.arange(manifest.num_nodes, dtype=np.int64)
@@ -210,15 +211,15 @@ def _as_ids(nodes: Any, router: Any, root_type: str | None) -> np.ndarray:
 
 
 def _columns(router: Any) -> tuple[EdgeColumn, ...]:
-    """The columns of edges that a relation of the graph stores, except ids."""
+    """The edge columns that a relation of the graph stores, without ids."""
     names: tuple[EdgeColumn, ...] = ("weight", "time", "feature")
     return tuple(name for name in names if any(has_column(each.manifest, name) for each in router.edges.values()))
 
 
 def lightning_data(train: Loader, valid: Loader | None = None, test: Loader | None = None) -> Any:
-    """A `lightning.LightningDataModule` over Graphmill's loaders, with Graphmill's batches (`TorchBatch`). Needs lightning (extra: lightning).
+    """Returns a `lightning.LightningDataModule` that delivers Graphmill's batches (`TorchBatch`). Needs lightning (extra: lightning).
 
-    Several ranks need no `DistributedSampler`, because `rank` and `num_ranks` give each loader its own share of the roots.
+    With several ranks, do not use a `DistributedSampler`: `rank` and `num_ranks` give each loader a separate share of the roots.
     """
     try:
         from lightning import LightningDataModule

@@ -1,1 +1,1 @@
-"""Options, requests and replies, checks of what a graph stores. Options need no third-party package. Imports: storage, core."""
+"""Options of samplers, messages to owners, and checks that a graph stores what a sampler needs. Options need no third-party package. Imports: storage, core."""

@@ -1,8 +1,8 @@
 """Messages between a sampler and the owners of partitions: frozen requests, and replies of plain numpy arrays.
 
-Node ids are stored ids (owner = searchsorted(offsets)), except in `FindNodes`, which translates permanent ids into stored ids. The nodes in `node` all belong
-to the owner. `member` may name nodes of other owners; the reply covers only the owner's nodes, in the order of `member`. Every request is idempotent and may be
-sent again after a failure.
+Node ids are stored ids (owner = searchsorted(offsets)). Only `FindNodes` has permanent ids, which it translates into stored ids. All nodes in `node` belong to
+the owner. `member` may have nodes of other owners; the reply is only about the owner's nodes, in the order of `member`. Every request is idempotent, so it may
+be sent again after a failure.
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ class SampleNeighbors:
     node: np.ndarray  # [n]
     fanout: int
     key: int  # key of the random stream of (seed, epoch, batch, hop)
-    direction: WalkDirection = "in"  # "out": ends of its out-edges; "both": both kinds of neighbors
+    direction: WalkDirection = "in"  # "in": sources of in-edges; "out": ends of out-edges; "both"
     scheme: Scheme = "uniform"
     replace: bool = False
     columns: tuple[EdgeColumn, ...] = ()  # columns of the drawn edges in the reply
@@ -32,7 +32,7 @@ class SampleNeighbors:
 
 @dataclass(frozen=True)
 class SampleForBatches:
-    """Several `SampleNeighbors` in one request. Batch b draws for node[start[b]:start[b + 1]] with key[b]."""
+    """Several `SampleNeighbors` in one request, one for each batch. Batch b draws neighbors of node[start[b]:start[b + 1]] with the key key[b]."""
 
     node: np.ndarray  # [n]
     start: np.ndarray  # int64 [batches + 1]
@@ -47,7 +47,7 @@ class SampleForBatches:
 
 @dataclass(frozen=True)
 class InducedEdges:
-    """List the in-neighbors in `member` of each node of `member` that the owner has, as positions in `member`."""
+    """For each node of `member` that the owner has, list its in-neighbors that are also in `member`, as positions in `member`."""
 
     member: np.ndarray  # [k], distinct; may include nodes of other owners
     columns: tuple[EdgeColumn, ...] = ()  # columns of the edges in the reply
@@ -55,7 +55,7 @@ class InducedEdges:
 
 @dataclass(frozen=True)
 class NeighborLists:
-    """Reply: for node i, count[i] entries of `neighbor`. They ascend in permanent id or, if edges have times, in (time, permanent id)."""
+    """Reply: node i has count[i] entries of `neighbor`. They are sorted by permanent id or, if edges have times, by (time, permanent id)."""
 
     count: np.ndarray  # int64 [n]
     neighbor: np.ndarray  # [sum(count)]: node ids, or positions for InducedEdges
@@ -67,7 +67,7 @@ class NeighborLists:
 
 @dataclass(frozen=True)
 class FetchRows:
-    """Read rows of nodes' columns."""
+    """Read columns of these nodes."""
 
     node: np.ndarray  # [n]
     feature: bool = True
@@ -77,12 +77,12 @@ class FetchRows:
 
 @dataclass(frozen=True)
 class NodeRows:
-    """Reply: rows in the order of the request."""
+    """Reply: one row per node, in the order of the request."""
 
     original_id: np.ndarray  # int64 [n]
-    # In their stored form (`graphmill.storage.format.feature_rows`). `Router.fetch` returns float32 [n, feature_dim].
+    # Features in their stored form (`graphmill.storage.format.feature_rows`). `Router.fetch` converts them to float32 [n, feature_dim].
     feature: np.ndarray | None
-    label: np.ndarray | None  # int64 or float32 [n], or int8 [n, num_classes]: answers
+    label: np.ndarray | None  # int64 or float32 [n], or int8 [n, num_classes]
     split: np.ndarray | None  # int8 [n]
     encoding: np.ndarray | None = None  # float32 [n, sum of dims]: the requested encodings, concatenated
 
@@ -94,7 +94,7 @@ class NodeRows:
 
 @dataclass(frozen=True)
 class ListSplit:
-    """List the owner's nodes whose code in `split_set` is `code`."""
+    """List the owner's nodes whose split code in the split set `split_set` is `code`."""
 
     split_set: int
     code: int
@@ -102,20 +102,20 @@ class ListSplit:
 
 @dataclass(frozen=True)
 class ListLinks:
-    """List the stored links of a split that begin at the owner's nodes, and the stored pairs without a link that begin there."""
+    """List the stored links of a split, and the stored pairs that are not links. Only links and pairs that begin at the owner's nodes are listed."""
 
     split: int
 
 
 @dataclass(frozen=True)
 class LinkRows:
-    """Reply: pairs of nodes. A node's number is its rank by permanent id."""
+    """Reply: pairs of nodes. A node is given by its number, which is its rank by permanent id."""
 
     source: np.ndarray  # int64 [m]
     destination: np.ndarray  # int64 [m]
     is_link: np.ndarray  # int8 [m]
     count: np.ndarray  # int64 [m]: number of stored negatives of each link
-    negative: np.ndarray  # int64 [sum(count)], nodes that replace the destination
+    negative: np.ndarray  # int64 [sum(count)]: nodes that replace the link's destination
     time: np.ndarray | None = None  # int64 [m]; only in a graph whose edges have times
     relation: np.ndarray | None = None  # int64 [m]; only in a knowledge graph
 
@@ -164,24 +164,24 @@ class NodeList:
         return NodeList(self.node[rows], self.original_id[rows], None if self.time is None else self.time[rows])
 
 
-GivenRoots = NodeList | Mapping[str, NodeList]  # by type, if the roots are not of the type that the options name
+GivenRoots = NodeList | Mapping[str, NodeList]  # by type, if roots have another type than the options name
 
 
 @dataclass(frozen=True)
 class ListNeighbors:
-    """List all neighbors of each node: the sources of its in-edges, the ends of its out-edges, or first the sources and then the ends."""
+    """List all neighbors of each node: the sources of its in-edges ("in"), the ends of its out-edges ("out"), or both, in-edges first."""
 
     node: np.ndarray  # [n]
     direction: WalkDirection = "in"
-    max_degree: np.ndarray | None = None  # int64 [n]: for a longer list the reply has only the length
+    max_degree: np.ndarray | None = None  # int64 [n]: if a list is longer, the reply has only its length
     by_weight: bool = False  # whether the reply has the weights of edges
 
 
 @dataclass(frozen=True)
 class InducedSubgraphs:
-    """List the in-neighbors of the owner's entries of `member` within the entry's own set. Sets may share nodes.
+    """`member` consists of several sets, which may share nodes. For each entry whose node the owner has, list its in-neighbors in the entry's set.
 
-    In a relation between two types, `member` are nodes of the source type, and the lists belong to the owner's entries of `target`.
+    In a relation between two types, `member` has nodes of the source type. The lists then belong to the entries of `target` whose nodes the owner has.
     """
 
     member: np.ndarray  # [k]: set g is member[graph_ptr[g]:graph_ptr[g + 1]], distinct nodes
@@ -196,17 +196,17 @@ class StepWalks:
     """Move each walk from its node to a uniform neighbor. A walk at a node without neighbors stays."""
 
     node: np.ndarray  # [n]
-    walk: np.ndarray  # int64 [n], ids of the walks; a walk's id is the counter of its draw
+    walk: np.ndarray  # int64 [n]: id of each walk, which is the counter of its random number
     key: int  # key of the random stream of (seed, epoch, batch, step)
     direction: WalkDirection = "in"
 
 
 @dataclass(frozen=True)
 class DegreeLists:
-    """Reply: lists in the order of the request, each in its stored order (`NeighborLists`)."""
+    """Reply: one list per node, in the order of the request. A list has the order of `NeighborLists`."""
 
     degree: np.ndarray  # int64 [n]
-    count: np.ndarray  # int64 [n]: the degree, or 0 if the list was left out
+    count: np.ndarray  # int64 [n]: the degree, or 0 if the reply leaves out the list
     neighbor: np.ndarray  # [sum(count)]
     weight: np.ndarray | None = None  # float32 [sum(count)], finite and at least 0
 
@@ -256,13 +256,13 @@ def partition_of(part: str) -> int:
 
 
 def messages_in(message: Request | Reply) -> tuple[PartRequest | PartReply, ...]:
-    """The messages within a message about several parts; for any other message, none."""
+    """The messages within a `ForParts` or `PartReplies`. Any other message has none."""
     if isinstance(message, ForParts):
         return message.requests
     return message.replies if isinstance(message, PartReplies) else ()
 
 
 def join_columns(pieces: list[np.ndarray | None]) -> np.ndarray | None:
-    """One column of several replies as one array; None if the replies do not have the column."""
+    """Concatenates one column of several replies. Returns None if the replies do not have the column."""
     present = [piece for piece in pieces if piece is not None]
     return np.concatenate(present) if present else None

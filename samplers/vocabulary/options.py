@@ -1,4 +1,4 @@
-"""Options of every sampler and of the loader. A user sets all fields except the fields in GIVEN, which the run fills in."""
+"""Options of all samplers and of the loader. A user may set every field except the fields named in GIVEN, which the run sets."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -15,9 +15,9 @@ RootOrder = Literal["shuffled", "groups"]
 
 
 def _repr_of(options: Any, unset: Mapping[str, Any], after: Mapping[str, tuple[str, ...]]) -> str:
-    """The repr in the form of earlier versions, because a resumed run compares it. Inherited fields follow the own fields that `after` names.
+    """Returns the repr in the form of earlier versions, because a resumed run compares it. Inherited fields come after the fields that `after` names.
 
-    Fields that were added later are left out while they have the values of `unset`.
+    A field that a later version added is left out if it has its value in `unset`.
     """
     names, moved = [each.name for each in fields(options)], {name for group in after.values() for name in group}
     order = [name for own in names if own not in moved for name in (own, *after.get(own, ()))]
@@ -27,22 +27,22 @@ def _repr_of(options: Any, unset: Mapping[str, Any], after: Mapping[str, tuple[s
 
 
 def check_fields(options: Any, **least: float) -> None:
-    """Raises ConfigError if a field has the wrong type, is smaller than its value in `least`, or names an encoding that cannot exist."""
+    """Raises ConfigError if a field has the wrong type, is smaller than its lower bound in `least`, or has a name that no encoding can have."""
     option_checks.check_fields(options, **least)
     check_encoding_names(getattr(options, "encodings", ()))
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class SamplerOptions:
-    """Fields of every sampler that draws from one graph; the run fills them in."""
+    """Fields of every sampler that draws from one graph. The run sets them."""
 
     GIVEN: ClassVar[tuple[str, ...]] = ("seed", "split_set", "shuffle", "encodings", "root_type")
-    UNSET: ClassVar[Mapping[str, Any]] = {"root_type": None}  # `_repr_of`
+    UNSET: ClassVar[Mapping[str, Any]] = {"root_type": None}  # see `_repr_of`
     AFTER: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     seed: int = 0
     split_set: int = 0
     shuffle: bool = True
-    """False: the same batches in every epoch; roots that are divided into batches ascend in permanent id."""
+    """False: the same batches in every epoch. Roots that are divided into batches are then in ascending order of permanent id."""
     encodings: tuple[str, ...] = ()
     """Stored encodings of the nodes (graphmill.storage.format.encodings), by name."""
     root_type: str | None = None
@@ -66,7 +66,7 @@ _OF_ROOTS = ("seed", "split_set", "root_split", "shuffle")
 
 @dataclass(frozen=True, repr=False)
 class NeighborOptions(RootOptions):
-    """Division of roots into batches."""
+    """Options of the neighbor sampler: how roots are divided into batches, and how neighbors are drawn."""
 
     UNSET: ClassVar = {"relation_fanouts": {}, "root_type": None}
     AFTER: ClassVar = {"edges": _OF_ROOTS, "features": ("encodings",), "relation_fanouts": ("root_type",)}
@@ -78,38 +78,39 @@ class NeighborOptions(RootOptions):
     """shuffled: a micro-batch has roots from the whole graph. groups: each micro-batch of a step has roots from its own share of the graph's locality groups,
     shuffled. Most of the rows that the micro-batch needs are then on one host."""
     edges: Literal["sampled", "induced"] = "sampled"
-    """sampled: the edges that are drawn. induced: all edges among the nodes of the batch."""
+    """Edges in the batch. sampled: the drawn edges. induced: all edges among the nodes of the batch."""
     direction: WalkDirection = "in"
-    """Neighbors of a node: the sources of its in-edges, the ends of its out-edges, or both. In a typed graph a relation's out-edges are the in-edges of its
-    reverse."""
+    """Which nodes count as a node's neighbors: the sources of its in-edges (in), the ends of its out-edges (out), or both. In a typed graph, a relation's
+    out-edges are the in-edges of its reverse relation."""
     scheme: Scheme = "uniform"
-    """Method of drawing neighbors: uniform; by edge weight; by the neighbor's in-degree (at least 1); the last, most recent edges; or LABOR-0
-    (arXiv:2210.13339): one coin per neighbor and hop. All nodes of the frontier share the coin, so they draw the same neighbors, and fanouts are expectations.
-    In a graph of several relations, a relation without weights (or times) is drawn from uniformly."""
+    """Method of drawing neighbors. uniform: with equal probability. weight: by edge weight. degree: by the neighbor's in-degree (at least 1). last: the most
+    recent edges. labor: LABOR-0 (arXiv:2210.13339), which flips one coin per neighbor and hop. All nodes of a hop share these coins, so they tend to draw
+    the same neighbors, and fanouts are only expected numbers. In a graph of several relations, draws are uniform in a relation without weights (or times)."""
     time: Literal["all", "until", "before"] = "all"
-    """all: edges of all times. until: at every hop, edges no later than the root's time (PyG's temporal sampling). before: edges earlier than the root's time.
-    A node that is reached from roots of two times is in the batch twice. In a graph of several relations, all edges of a relation without times are used."""
+    """Which edges are used. all: edges of all times. until: at every hop, only edges up to the root's time (PyG's temporal sampling). before: only edges
+    earlier than the root's time. If roots with two different times reach a node, the batch has the node twice. In a graph of several relations, all edges of a
+    relation without times are used."""
     as_of: int | None = None
-    """With time: one time for all roots. None: each root's own time, from the node table or its link."""
+    """With time: one time for all roots. None: each root has the time of its node, or of its link."""
     recency_dim: int = 0
-    """With time: number of cosines that are appended to each node's features. They encode the age of the newest edge by which the batch reaches the node, at
-    the time of the node's root (graphmill.samplers.batches.recency)."""
+    """With time: number of cosines that are appended to each node's features. They encode an age: the root's time minus the time of the newest edge by which
+    the batch reaches the node (graphmill.samplers.batches.recency)."""
     recency_unit: Positive = 1.0
-    """The length of time that counts as 1 in these cosines: 86400 turns seconds into days. 16 cosines distinguish 1 to about 500 units, 100 cosines distinguish
-    1 to about 10^10."""
+    """Unit of ages in these cosines, in the unit of the graph's times. For example, 86400 turns seconds into days. 16 cosines distinguish ages of 1 to about
+    500 units, 100 cosines ages of 1 to about 10^10 units."""
     batch_dependency: int = 1
-    """With scheme labor: number of consecutive steps that share their coins, and therefore most of their nodes (arXiv:2310.12403). The distribution of a single
-    step is the same as with 1."""
+    """With scheme labor: number of consecutive steps that share coins, and therefore most nodes (arXiv:2310.12403). It does not change the distribution of a
+    single step."""
     layer_dependency: bool = False
-    """With scheme labor: all hops of a batch share their coins."""
+    """With scheme labor: all hops of a batch use the same coin for a node."""
     replace: bool = False
-    """Draw each of the `fanout` neighbors independently, so that a neighbor may be drawn more than once."""
+    """Draw with replacement: the `fanout` draws are independent, so a neighbor may be drawn more than once."""
     edge_columns: tuple[EdgeColumn, ...] = ()
-    """Columns of edges in the batch: "id", "weight", "time", "feature"; in a graph of several relations, for the relations that store them."""
+    """Edge columns in the batch: "id", "weight", "time", "feature". In a graph of several relations, a relation gives the columns that it stores."""
     features: bool = True
     """Fetch node features."""
     relation_fanouts: Mapping[Relation, tuple[int, ...]] = field(default_factory=dict, hash=False)
-    """In a typed graph, fanouts for single relations that replace `fanouts`, written as author--writes--paper=5,0. A 0 leaves the relation out of a hop."""
+    """In a typed graph: other fanouts for single relations, such as author--writes--paper=5,0. A 0 leaves the relation out of the hop."""
 
     def __post_init__(self) -> None:
         check_fields(self, batch_size=1, batch_dependency=1, recency_dim=0)
@@ -161,21 +162,21 @@ class TypedNeighborOptions(NeighborOptions):
 _MOST_HOPS = (1 << 15) - 1
 
 
-# Used by the samplers of one subgraph per root.
+# For the samplers that make one subgraph per root.
 _UNSET: dict[str, Any] = {"relations": (), "root_type": None, "features": True}
 
 
 @dataclass(frozen=True, repr=False)
 class Node2SubgraphOptions(RootOptions):
-    """Extent of a search, and division of roots into batches."""
+    """Options of Node2Subgraph: the extent of each search, and how roots are divided into batches."""
 
     GIVEN: ClassVar = (*RootOptions.GIVEN, "by_weight", "features")
     UNSET: ClassVar = _UNSET
     AFTER: ClassVar = {"fixed": (*_OF_ROOTS, "encodings"), "relations": ("root_type",)}
     max_hops: int = 10
-    """Layers around the root; 0: only the root."""
+    """Number of layers around the root. 0: the subgraph is only the root."""
     max_nodes: int = 100
-    """Largest number of nodes in a subgraph, over all types and including the root."""
+    """Largest number of nodes in a subgraph. Nodes of all types and the root count."""
     direction: WalkDirection = "both"
     """Direction of the search: against edges ("in"), along them ("out"), or either."""
     batch_size: int = 128
@@ -184,12 +185,12 @@ class Node2SubgraphOptions(RootOptions):
     """shuffled: a micro-batch has roots from the whole graph. groups: each micro-batch of a step has roots from its own share of the graph's locality groups,
     shuffled. Most of the rows that the micro-batch needs are then on one host."""
     fixed: bool = False
-    """True: the same subgraphs in every epoch."""
+    """True: every epoch uses the same subgraphs."""
     edge_columns: tuple[EdgeColumn, ...] = ()
     """Columns of edges in the batch: "id", "weight", "time", "feature"."""
     by_weight: bool = False
-    """If a layer does not fit, its nodes are drawn by the weights of the edges that lead to them. Edges of weight 0 do not count; edges of a relation without
-    weights have weight 1."""
+    """If not all nodes of a layer fit, draw them by the weights of the edges that lead to them. Edges of weight 0 do not count. In a relation without weights,
+    every edge has weight 1."""
     relations: tuple[str, ...] = ()
     """In a typed graph, the relations that the search uses, written as author--writes--paper; none: all relations. The batch has the edges of all relations."""
     features: bool = True
@@ -211,7 +212,7 @@ class TypedNode2SubgraphOptions(Node2SubgraphOptions):
 
 
 def _names(relations: tuple[str, ...]) -> tuple[str, ...]:
-    """Checks the names of distinct relations. Raises ConfigError for a value that is not the name of a relation."""
+    """Checks names of distinct relations. Raises ConfigError if a value is not the name of a relation."""
     return tuple(dict.fromkeys(str(Relation.of(name)) for name in relations))
 
 
@@ -221,7 +222,7 @@ DEFAULT_CHUNKS = 4
 
 @dataclass(frozen=True, repr=False)
 class RandomPartitionOptions(SamplerOptions):
-    """Method of cutting the graph."""
+    """Options of the random-partition sampler: how the graph is cut into chunks."""
 
     GIVEN: ClassVar = (*SamplerOptions.GIVEN, "root_splits")
     AFTER: ClassVar = {
@@ -230,19 +231,19 @@ class RandomPartitionOptions(SamplerOptions):
         "corrected": ("root_type",),
     }
     num_chunks: int | None = None
-    """Number of chunks. None: 4 with cut random, otherwise the number of the graph's partitions. With cut within, each partition has the same number of
+    """Number of chunks. None: 4 if `cut` is random, otherwise the number of the graph's partitions. If `cut` is within, every partition has the same number of
     chunks."""
     root_splits: tuple[int, ...] | None = (SPLIT_TRAIN,)
     """Nodes with one of these split codes are roots. None: all nodes. In a graph without splits all nodes are training nodes."""
     edge_columns: tuple[EdgeColumn, ...] = ()
     """Columns of edges in the batch: "id", "weight", "time", "feature"."""
     chunks_per_batch: int = 1
-    """Largest number of chunks in a batch. If num_chunks is not a multiple of it, chunks are divided evenly."""
+    """Largest number of chunks in a batch. If num_chunks is not a multiple of this number, batches get about equal numbers of chunks."""
     cut: Cut = "random"
     """random: all nodes are cut at random. partitions: the chunks are the stored partitions. within: each stored partition is cut at random, so a batch is read
     from one partition."""
     corrected: bool = False
-    """Neighbors in the batch also represent the neighbors that are not in it: sums and means over in-edges estimate those of the whole graph (uniform vertex
+    """Weight the messages of neighbors in the batch, so that sums and means over in-edges estimate the sums and means in the whole graph (uniform vertex
     sampling, arXiv:2604.02651)."""
 
     def __post_init__(self) -> None:
@@ -258,7 +259,7 @@ class RandomPartitionOptions(SamplerOptions):
 
 @dataclass(frozen=True)
 class FullGraphOptions:
-    """All nodes, each with all its in-edges. Several ranks divide the nodes: a rank's shard is a range of stored nodes."""
+    """Options of the full graph as one batch: all nodes with all their in-edges. Several ranks divide the nodes. A rank's shard is a range of stored nodes."""
 
     split_set: int = 0
     root_splits: tuple[int, ...] = (SPLIT_TRAIN,)
@@ -266,9 +267,9 @@ class FullGraphOptions:
     encodings: tuple[str, ...] = ()
     """Stored encodings of the nodes (graphmill.storage.format.encodings), by name."""
     num_blocks: int = 1
-    """Number of even blocks of nodes. Each shard ends at the end of a block, so sums by blocks are the same for any number of ranks."""
+    """Nodes are divided into this many even blocks. Each shard ends at the end of a block, so sums by blocks are the same for any number of ranks."""
     alone: Literal["batch", "shard"] = "batch"
-    """Form of a single rank's batch: a minibatch with nodes ascending in permanent id, or one shard."""
+    """With one rank: whether the batch is a minibatch, with nodes in ascending order of permanent id, or one shard."""
     edge_columns: tuple[EdgeColumn, ...] = ()
     """Columns of edges in the batch: "id", "weight", "time", "feature"."""
     root_type: str | None = None
@@ -286,10 +287,11 @@ def full_evaluation(
     alone: Literal["batch", "shard"] = "batch",
     edge_columns: tuple[EdgeColumn, ...] = (),
 ) -> dict[str, RandomPartitionOptions | FullGraphOptions]:
-    """Options that score all splits on the whole graph as one batch, or on fixed chunks of it. Chunks give an estimate, without the edges between chunks.
+    """Options of an evaluation that scores all splits on the whole graph as one batch, or on fixed chunks of the graph. Chunks give an estimate, because edges
+    between chunks are missing.
 
-    All splits have the same options, because each batch is scored for all of them. With `num_blocks` several ranks divide the batch into shards. `alone` is the
-    form of a single rank's batch.
+    The options are the same for all splits, because each batch is scored for all of them. With `num_blocks`, several ranks divide the batch into shards.
+    `alone` is the form of the batch if there is one rank.
     """
     codes = tuple(SPLITS.values())
     options: RandomPartitionOptions | FullGraphOptions
@@ -309,17 +311,17 @@ def full_evaluation(
 
 @dataclass(frozen=True, repr=False)
 class PprOptions(RootOptions):
-    """The random walk, its accuracy, and division of roots into batches."""
+    """Options of PPR: the random walk, the accuracy, and how roots are divided into batches."""
 
     GIVEN: ClassVar = (*RootOptions.GIVEN, "by_weight", "features")
     UNSET: ClassVar = _UNSET
     AFTER: ClassVar = {"root_order": (*_OF_ROOTS, "encodings"), "relations": ("root_type",)}
     alpha: float = 0.15
-    """Probability that a walk ends at each step."""
+    """Probability that a walk ends, at each step."""
     epsilon: float = 0.0001
-    """A node is not pushed if its residual divided by its degree is smaller than this value."""
+    """A node is pushed only if its residual divided by its degree is at least this value."""
     top_k: int = 64
-    """Largest number of nodes over all types, not counting the root."""
+    """Largest number of nodes in a subgraph. Nodes of all types count, except the root."""
     direction: WalkDirection = "in"
     """Direction of a walk's steps: against edges ("in"), along them ("out"), or either."""
     batch_size: int = 128
@@ -330,7 +332,7 @@ class PprOptions(RootOptions):
     edge_columns: tuple[EdgeColumn, ...] = ()
     """Columns of edges in the batch: "id", "weight", "time", "feature"."""
     by_weight: bool = False
-    """A walk steps along edges in proportion to their weights instead of uniformly; edges of a relation without weights have weight 1."""
+    """Draw a walk's steps in proportion to edge weights instead of uniformly. In a relation without weights, every edge has weight 1."""
     relations: tuple[str, ...] = ()
     """In a typed graph, the relations that walks use, written as author--writes--paper; none: all relations. The batch has the edges of all relations."""
     features: bool = True
@@ -347,24 +349,24 @@ class PprOptions(RootOptions):
 
 
 TypedOptions = TypedNeighborOptions | TypedNode2SubgraphOptions
-SubgraphOptions = Node2SubgraphOptions | PprOptions  # one per root
+SubgraphOptions = Node2SubgraphOptions | PprOptions  # options of samplers that make one subgraph per root
 
 
 @dataclass(frozen=True, repr=False)
 class SaintOptions(RootOptions):
-    """The walks of a batch, and the accuracy of the estimated frequencies. Walks start at roots, and the loss is over roots."""
+    """Options of GraphSAINT: the walks of a batch, and the accuracy of estimated frequencies. Walks start at roots, and only roots have a loss."""
 
     AFTER: ClassVar = {"batches_per_epoch": (*_OF_ROOTS, "encodings"), "edge_columns": ("root_type",)}
     num_walks: int = 2000
-    """Roots drawn per batch."""
+    """Number of roots drawn per batch."""
     walk_length: int = 2
-    """Steps of a walk."""
+    """Number of steps of a walk."""
     num_presamples: int = 200
-    """Batches drawn before training to estimate the probability of each node and edge (T in the paper)."""
+    """Number of batches drawn before training, to estimate how often each node and edge is in a batch (T in the paper)."""
     direction: WalkDirection = "both"
     """Direction of a step: against edges ("in"), along them ("out"), or either."""
     batches_per_epoch: int | None = None
-    """Batches of an epoch over all ranks. None: the number that draws each root once on average."""
+    """Number of batches in an epoch, over all ranks. None: the number with which each root is drawn once on average."""
     edge_columns: tuple[EdgeColumn, ...] = ()
     """Columns of edges in the batch: "id", "weight", "time", "feature"."""
 
@@ -377,7 +379,7 @@ TrainNegatives = Literal["uniform", "degree", "in_batch", "fixed"]
 
 @dataclass(frozen=True)
 class LinkOptions:
-    """Division of links into batches, and the method of drawing negatives."""
+    """Options of batches of links: how links are divided into batches, and how negatives are drawn."""
 
     around: Any
     """Options of the sampler that draws a batch around the links' ends."""
@@ -386,17 +388,17 @@ class LinkOptions:
     batch_size: int | None = 1024
     """Links per batch. None: all links in one batch, and every node is a root."""
     negatives: TrainNegatives | Literal["all"] = "uniform"
-    """fixed: stored negatives, all of them if `shuffle` is False. all: a link's destination is ranked among all nodes except the known neighbors of its
-    source."""
+    """Where negatives come from. fixed: stored negatives; if `shuffle` is False, all of them. all: a link's destination is ranked among all nodes, without the
+    known neighbors of its source."""
     num_negatives: int = 1
-    """Negatives drawn for each link."""
+    """Number of negatives drawn for each link."""
     exclude_own: bool = True
-    """Leave the batch's own links, and their reverses, out of the batch's edges."""
+    """Remove from the batch's edges the links that the batch predicts, and their reverses."""
     relation: str | None = None
-    """In a typed graph, the relation of the links. None: the relation whose links are held out."""
+    """In a typed graph: the relation of the links. None: the relation whose links are held out."""
     seed: int = 0
     shuffle: bool = True
-    """False: links in ascending order, and the same negatives in every epoch."""
+    """False: every epoch has the links in ascending order, and the same negatives."""
 
     def __post_init__(self) -> None:
         check_fields(self, batch_size=1, num_negatives=1)
@@ -406,14 +408,14 @@ class LinkOptions:
 
 @dataclass(frozen=True)
 class TopLinkOptions:
-    """The best destinations of every node."""
+    """Options of a search for the best destinations of every node."""
 
     around: Any
     """Options of the sampler that makes a batch of all nodes."""
     top_k: int = 10
-    """Destinations per node. The node itself is left out, and so are the nodes to which it has an edge."""
+    """Number of destinations per node. The node itself, and the nodes to which it has an edge, are left out."""
     relation: int | None = None
-    """In a knowledge graph, the index of the links' relation."""
+    """In a knowledge graph: the index of the relation of the links."""
     links_of: str | None = None
     """In a typed graph, the relation of the links, like `LinkOptions.relation`."""
 
@@ -423,24 +425,24 @@ class TopLinkOptions:
 
 @dataclass(frozen=True)
 class GraphBatchOptions:
-    """Budgets of one batch; 0: no bound. At least one budget must be set."""
+    """Budgets of a batch of graphs. 0 means no bound; at least one budget must be set."""
 
     GIVEN: ClassVar = ("seed", "shuffle")
     max_graphs: int = 0
     """Largest number of graphs in a batch."""
     max_nodes: int = 0
-    """Largest number of nodes of a batch's graphs."""
+    """Largest total number of nodes in a batch."""
     max_edges: int = 0
-    """Largest number of edges of a batch's graphs."""
+    """Largest total number of edges in a batch."""
     max_node_pairs: int = 0
-    """Largest sum of nodes² over a batch's graphs, which is the cost of dense attention."""
+    """Largest sum of (number of nodes)² over the graphs of a batch. This sum is proportional to the cost of dense attention."""
     bucket_ratio: float = 1.2
     """Largest ratio of the sizes of two graphs in a batch; inf: any ratio."""
     oversize: Literal["error", "alone"] = "error"
-    """Treatment of a graph that exceeds a budget: "error", or "alone" for a batch with only this graph."""
+    """If a graph alone exceeds a budget. error: raise an error. alone: put it into a batch without other graphs."""
     seed: int = 0
     shuffle: bool = True
-    """False: the same batches in every epoch, small graphs first."""
+    """False: every epoch has the same batches, small graphs first."""
 
     def __post_init__(self) -> None:
         check_fields(self, bucket_ratio=1)
@@ -451,28 +453,29 @@ class GraphBatchOptions:
 
 @dataclass(frozen=True)
 class LoaderOptions:
-    """Threads of the loader, and bounds on the batches that it prepares in advance."""
+    """Options of the loader: its threads, and bounds on the batches that it prepares in advance."""
 
     threads: int = 1
     """Threads that draw batches, in addition to the thread that trains."""
     prefetch: int = 2
-    """Batches finished or under way, in addition to the batch in use; at least one per thread."""
+    """Largest number of batches that are begun or waiting, not counting the batch in use. At least one per thread."""
     max_bytes: int = 1 << 30
-    """Largest total size of these batches in bytes. An unfinished batch counts as the largest so far, and one batch is always allowed."""
+    """Largest total size of these batches, in bytes. An unfinished batch counts as the largest so far. One batch is always allowed."""
     cache_bytes: int = 0
-    """Bytes of kept rows of other machines' partitions. A row is kept until the last batch drawn in advance that needs it. 0: every batch fetches all its
-    rows."""
+    """Memory for rows that were fetched from other machines, in bytes. A row is kept as long as a batch that is drawn in advance needs it. 0: every batch
+    fetches all its rows."""
     plan_bytes: int = 1 << 30
-    """With cache_bytes: bytes of batches drawn in advance, without their rows. These batches determine which rows are needed next."""
+    """With cache_bytes: memory for batches that are drawn in advance, without their rows, in bytes. They determine which rows are needed next."""
     shared_bytes: int = 0
-    """With cache_bytes and several workers on a host: bytes of the other machines' rows that these workers need most. The rows are in memory that the workers
-    share as long as they live."""
+    """With cache_bytes and several workers on a host: size of the memory that these workers share, in bytes. It holds the rows of other machines that they need
+    most often, as long as the workers live."""
     kept_bytes: int = 1 << 28
-    """Bytes of evaluation batches that stay in a worker's memory (on a GPU, the GPU's) from the first batch on. They are the same in every evaluation."""
+    """Memory for evaluation batches that a worker keeps, in bytes. On a GPU it is GPU memory. The first batches are kept; every evaluation has the same
+    batches."""
     timeout_s: Positive = 300.0
     """Longest time to wait for one batch, in seconds."""
     close_timeout_s: Positive = 30.0
-    """Longest time to wait for working threads when the loader is closed, in seconds."""
+    """Longest time to wait for the loader's threads when it is closed, in seconds."""
 
     def __post_init__(self) -> None:
         check_fields(

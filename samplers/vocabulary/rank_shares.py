@@ -1,4 +1,4 @@
-"""Division of an epoch among ranks: pure functions from counts to shares, with the same result on every rank."""
+"""Divides an epoch among ranks. The functions are pure, so every rank gets the same result."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,20 +12,21 @@ Whole = TypeVar("Whole", int, np.ndarray)
 
 
 def even_split(count: Whole, parts: Whole, part: Whole) -> tuple[Whole, Whole]:
-    """Bounds [start, stop) of share `part` when `count` items are divided in order into `parts` shares. Sizes differ by at most one.
+    """Divides `count` items, in order, into `parts` shares, and returns the bounds [start, stop) of share `part`. Sizes differ by at most one.
 
-    With arrays as arguments, many counts are divided at once.
+    If arguments are arrays, divides many counts at once.
     """
     return count * part // parts, count * (part + 1) // parts
 
 
 def own_positions(rank: int, num_ranks: int, num_positions: int) -> range:
-    """The positions of a step that a rank computes. They are consecutive; their number differs by at most one between ranks."""
+    """The positions of a step that this rank computes. They are consecutive. The numbers of positions of two ranks differ by at most one."""
     return range(*even_split(num_positions, num_ranks, rank))
 
 
 def num_root_batches(num_roots: int, batch_size: int, num_ranks: int) -> int:
-    """Batches of an epoch. The number is a multiple of the ranks, so all ranks take the same number of steps. A batch has at most about `batch_size` roots.
+    """The number of batches in an epoch. It is a multiple of the number of ranks, so all ranks take the same number of steps. A batch has at most about
+    `batch_size` roots.
 
     Raises ConfigError if a rank would have no root in a step.
     """
@@ -38,14 +39,14 @@ def num_root_batches(num_roots: int, batch_size: int, num_ranks: int) -> int:
     return min(steps, num_roots // num_ranks) * num_ranks
 
 
-_NEAR = 0.05  # largest move of a shard's end to the end of a stored partition, as a fraction of the shard
+_NEAR = 0.05  # a shard's end may move to a partition's end by this fraction of the shard
 
 
 def shard_bounds(num_nodes: int, num_ranks: int, offsets: Sequence[int], num_blocks: int) -> tuple[int, ...]:
-    """Bounds of even ranges of the stored nodes, one range for each rank.
+    """Divides the stored nodes into about even ranges, one for each rank, and returns their bounds.
 
-    If a bound is near the end of a stored partition (`offsets`), it moves there. Then bounds move to the nearest ends of `num_blocks` even blocks, if the
-    ranges stay about even.
+    First, a bound that is near the end of a stored partition (`offsets`) moves there. Then each bound moves to the nearest end of one of `num_blocks` even
+    blocks, if the ranges stay about even.
     """
     ends = np.array([even_split(num_nodes, num_ranks, rank)[0] for rank in range(num_ranks + 1)])
     stored = np.asarray(offsets)
@@ -59,7 +60,7 @@ def shard_bounds(num_nodes: int, num_ranks: int, offsets: Sequence[int], num_blo
 
 @dataclass(frozen=True)
 class ChunkShare:
-    """One rank's part of a step over chunks: share number `part` out of `parts` shares of the roots in `chunk`."""
+    """One rank's part of a step. The roots of `chunk` are divided into `parts` shares, and the rank has share `part`."""
 
     chunk: int
     part: int
@@ -67,12 +68,12 @@ class ChunkShare:
 
 
 def num_chunk_batches(num_chunks: int, num_ranks: int) -> int:
-    """Number of batches in an epoch of `num_chunks` chunks: ceil(num_chunks / num_ranks) steps on every rank."""
+    """The number of batches in an epoch of `num_chunks` chunks. Every rank takes ceil(num_chunks / num_ranks) steps."""
     return -(-num_chunks // num_ranks) * num_ranks
 
 
 def chunk_share(batch: int, num_chunks: int, num_ranks: int) -> ChunkShare:
-    """The share of batch `batch` = step · num_ranks + rank.
+    """The share of the roots for batch `batch` (= step · num_ranks + rank).
 
     A step takes the next `num_ranks` chunks. If fewer chunks are left, several ranks share a chunk and divide its roots. So every rank takes part in every
     step, and no root is lost or repeated.

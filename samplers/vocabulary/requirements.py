@@ -1,4 +1,4 @@
-"""Checks, when a sampler is constructed, that the graph has everything the sampler needs. The checks read only manifests and send no requests to owners."""
+"""Checks that a graph has everything a sampler needs, when the sampler is constructed. The checks read only manifests and send no requests to owners."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ class HasManifest(Protocol):
 
 
 class GraphParts(Protocol):
-    """A graph by types and relations, in the form that a router has it. A plain graph has one type and one relation."""
+    """The types and relations of a graph, as a router has them. A plain graph has one type and one relation."""
 
     @property
     def nodes(self) -> Mapping[str, HasManifest]: ...
@@ -41,12 +41,12 @@ class GraphParts(Protocol):
 
 
 def has_one_relation(graph: GraphParts) -> bool:
-    """Whether the graph has one type and one relation. Then a column that the relation does not have is an error; in other graphs it is left out."""
+    """Whether the graph has one type and one relation. In such a graph a missing column is an error; in other graphs the column is left out."""
     return len(graph.nodes) == len(graph.edges) == 1
 
 
 def no_out_edges(direction: WalkDirection, relation: Relation | None = None) -> ConfigError:
-    """The error for missing out-edges: of a plain graph (None), or of a relation that has no reverse."""
+    """The error for missing out-edges. `relation`: the relation that has no reverse, or None for a plain graph."""
     if relation is None:
         return ConfigError(
             f"direction {direction!r} needs lists of out-edges, the graph has none; ingest it with --out-edges"
@@ -60,10 +60,10 @@ def no_out_edges(direction: WalkDirection, relation: Relation | None = None) -> 
 def directed_lists(
     graph: GraphParts, relations: Iterable[Relation], direction: WalkDirection
 ) -> dict[Relation, WalkDirection]:
-    """The lists that hold the edges of `relations` in a direction: relation -> direction of its lists, in the graph's order.
+    """Finds the lists that hold the edges of `relations` in a direction. Returns relation -> direction of its lists, in the graph's order.
 
-    The out-edges of a relation are the in-edges of its reverse: the relation with the name that ingestion gives and as many edges. Without a reverse
-    they are the relation's own lists, if it is symmetric or stores out-edges. So no edge is listed twice. Raises ConfigError if a relation has neither.
+    The out-edges of a relation are the in-edges of its reverse. The reverse has the name that ingestion gives to reverses, and the same number of edges. If
+    there is no reverse, the relation itself must be symmetric or store out-edges; otherwise raises ConfigError. No edge is listed twice.
     """
     lists = dict[Relation, WalkDirection]()
     for each in relations:
@@ -79,7 +79,7 @@ def directed_lists(
 
 def _has_reverse(graph: GraphParts, relation: Relation) -> bool:
     reverse = graph.edges.get(relation.reverse)
-    if reverse is None or relation.reverse.reverse != relation:  # as of rev_rev_NAME
+    if reverse is None or relation.reverse.reverse != relation:  # a name such as rev_rev_NAME
         return False
     return reverse.manifest.num_edges == graph.edges[relation].manifest.num_edges
 
@@ -90,7 +90,7 @@ def _has_out_lists(graph: GraphParts, relation: Relation) -> bool:
 
 
 def _check_edges(manifest: Manifest, use: "EdgeUse", *, induced: bool) -> None:
-    """Raises ConfigError if a relation does not store the columns of edges that are used."""
+    """Raises ConfigError if a relation does not store an edge column that the sampler uses."""
     if "weight" in (use.scheme, *use.columns) and not manifest.has_edge_weight:
         raise ConfigError(f"{manifest.name}: the graph has no edge weights; ingest a source that has them")
     if (use.timed or use.scheme == "last" or "time" in use.columns) and not manifest.has_edge_time:
@@ -99,7 +99,7 @@ def _check_edges(manifest: Manifest, use: "EdgeUse", *, induced: bool) -> None:
         raise ConfigError(LAST_OF_BOTH)
     of_out_edges = use.direction != "in" and not manifest.symmetric and not induced
     if "id" in use.columns and not manifest.has_edge_id and (of_out_edges or manifest.num_partitions > 1):
-        # With one partition an in-edge's position is its id. With several partitions, a partition does not know the id of its first edge.
+        # In a graph of one partition an in-edge's id is its position. With several partitions, a partition does not know the id of its first edge.
         raise ConfigError(NO_EDGE_IDS)
     if "feature" in use.columns:
         if not manifest.edge_feature_dim:
@@ -109,7 +109,7 @@ def _check_edges(manifest: Manifest, use: "EdgeUse", *, induced: bool) -> None:
 
 
 def check_splits(graph: GraphParts, node_type: str, split_set: int) -> None:
-    """Raises ConfigError if the type does not have this split set."""
+    """Raises ConfigError if this type of nodes does not have this split set."""
     num_sets = graph.nodes[node_type].manifest.num_split_sets
     if not 0 <= split_set < max(num_sets, 1):
         whose = "the graph" if has_one_relation(graph) else node_type
@@ -118,7 +118,7 @@ def check_splits(graph: GraphParts, node_type: str, split_set: int) -> None:
 
 
 def type_of_roots(graph: GraphParts, root_type: str | None) -> str:
-    """The type of the roots: the given type, the only type, or the only type with labels. Raises ConfigError if the graph has no such type."""
+    """Returns the type of the roots: the given type, else the only type, else the only type with labels. Raises ConfigError if the graph has no such type."""
     if root_type is not None:
         if root_type not in graph.nodes:
             raise ConfigError(f"root_type: expected one of {', '.join(graph.nodes)}, got {root_type!r}; set root_type")
@@ -135,7 +135,7 @@ def type_of_roots(graph: GraphParts, root_type: str | None) -> str:
 
 
 def known_relations(graph: GraphParts, names: Iterable[str], option: str = "relations") -> tuple[Relation, ...]:
-    """The named relations in the graph's order; all relations if `names` is empty. Raises ConfigError for a relation that the graph does not have."""
+    """Returns the named relations in the graph's order, or all relations if `names` is empty. Raises ConfigError if the graph does not have a relation."""
     named = {Relation.of(name) for name in names}
     for relation in named:
         if relation not in graph.edges:
@@ -150,7 +150,7 @@ class EdgeUse:
     scheme: Scheme
     columns: tuple[EdgeColumn, ...]
     timed: bool
-    direction: WalkDirection = "in"  # of the lists from which edges are drawn
+    direction: WalkDirection = "in"  # direction of the lists from which edges are drawn
 
 
 def edge_uses(
@@ -162,14 +162,15 @@ def edge_uses(
     induced: bool = False,
     timed: bool = False,
 ) -> dict[Relation, EdgeUse]:
-    """The lists and columns that a sampler uses of each relation.
+    """Returns the lists and columns that a sampler uses, for each relation.
 
-    In a graph of several relations, each relation gives the columns that it stores. A relation without weights (or times) is drawn from uniformly (at any
-    time). `induced`: the columns belong to induced edges, which are in-edges in every direction. Raises ConfigError in three cases: the only relation does not
-    have what the options need; none of several relations stores a column; or a relation has no lists in this direction (`directed_lists`).
+    In a graph of several relations, the sampler uses the columns that each relation stores. It draws uniformly from a relation without weights, and ignores
+    times in a relation without times. `induced`: the columns are columns of induced edges, which are always in-edges. Raises ConfigError in three cases: the
+    only relation does not have what the options need; none of several relations stores a column; or a relation has no lists in this direction
+    (`directed_lists`).
     """
     alone, uses = has_one_relation(graph), dict[Relation, EdgeUse]()
-    needed: dict[str, EdgeColumn] = {"weight": "weight", "last": "time"}  # by scheme
+    needed: dict[str, EdgeColumn] = {"weight": "weight", "last": "time"}  # the column that a scheme needs
     columns = set(edge_columns) | {
         column for name, column in needed.items() if name == scheme or (timed and column == "time")
     }
@@ -194,7 +195,7 @@ def edge_uses(
 
 
 def has_column(manifest: Manifest, name: EdgeColumn) -> bool:
-    """Whether a relation stores this column of its edges."""
+    """Whether a relation stores this edge column."""
     return {
         "id": manifest.has_edge_id,
         "weight": manifest.has_edge_weight,
@@ -204,8 +205,8 @@ def has_column(manifest: Manifest, name: EdgeColumn) -> bool:
 
 
 def encodings_by_type(graph: GraphParts, names: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
-    """For each type these encodings if it stores them all, otherwise none. Raises ConfigError if no type stores them. For a graph of one type, the type's owner
-    raises the error."""
+    """Returns, for each type, these encodings if the type stores all of them, and otherwise no encodings. Raises ConfigError if no type stores them. In a graph
+    of one type, the owner of the nodes raises this error later."""
     stored = {
         name: names if len(graph.nodes) == 1 or set(names) <= set(each.manifest.encodings) else ()
         for name, each in graph.nodes.items()
@@ -218,7 +219,7 @@ def encodings_by_type(graph: GraphParts, names: tuple[str, ...]) -> dict[str, tu
 
 
 def integer_ids(node: np.ndarray) -> np.ndarray:
-    """Node ids in the form that owners accept: int32 or int64 in this machine's byte order. Returns the same array if it already has this dtype.
+    """Converts node ids to the form that owners accept: int32 or int64 in this machine's byte order. If the array has this form, returns it unchanged.
 
     Raises ConfigError unless `node` is a one-dimensional array of integers.
     """

@@ -1,6 +1,6 @@
-"""A batch's time by stage. A stage reports its name when it begins, and the clock of the running batch adds up its time.
+"""Measures how much of a batch's time each stage takes. A stage reports its name when it begins; the clock of the running batch adds up the time of each stage.
 
-Without a clock (if a sampler is called directly) a stage costs one look-up.
+If there is no clock (a sampler is called directly), a stage takes only the time of one look-up.
 """
 
 import time
@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 
 @dataclass
 class StageClock:
-    """Seconds per stage of one piece of work. Other threads read the clock to report the current stage."""
+    """The seconds that each stage of one piece of work has taken. Other threads read the clock to report the current stage."""
 
     seconds: dict[str, float] = field(default_factory=dict)
     stage: str = "wait"
     since: float = field(default_factory=time.perf_counter)
 
     def enter(self, stage: str) -> str:
-        """Ends the current stage and begins another one. Returns the name of the ended stage."""
+        """Ends the current stage and begins another one. Returns the name of the stage that has ended."""
         now, before = time.perf_counter(), self.stage
         self.seconds[before] = self.seconds.get(before, 0.0) + now - self.since
         self.stage, self.since = stage, now
@@ -31,7 +31,7 @@ _listening: ContextVar[StageClock | None] = ContextVar("stage_clock", default=No
 
 @contextmanager
 def listen(clock: StageClock) -> Iterator[StageClock]:
-    """During the context, `clock` measures the stages that begin in this thread."""
+    """Inside the `with` block, `clock` measures the stages that begin in this thread."""
     token = _listening.set(clock)
     try:
         yield clock
@@ -40,7 +40,7 @@ def listen(clock: StageClock) -> Iterator[StageClock]:
 
 
 def credit(seconds: Mapping[str, float]) -> None:
-    """Adds seconds by stage that other threads have spent on the work of this thread."""
+    """Adds time to this thread's clock: `seconds` has, for each stage, the seconds that other threads have worked for this thread."""
     clock = _listening.get()
     if clock is not None:
         for name, value in seconds.items():
@@ -48,14 +48,14 @@ def credit(seconds: Mapping[str, float]) -> None:
 
 
 class stage(ContextDecorator):  # a class, because a context from a generator takes four times as long
-    """The time of the context belongs to stage `name`. Stages may be nested; time counts once. After an error the clock keeps the stage, so that it can be
-    reported."""
+    """The time inside the `with` block counts for stage `name`. Stages may be nested; time counts only for the inner stage. After an error the clock keeps the
+    stage's name, so that it can be reported."""
 
     def __init__(self, name: str) -> None:
         self._name = name
 
     def _recreate_cm(self) -> "stage":
-        return stage(self._name)  # a new one for each call
+        return stage(self._name)  # a new object for each call
 
     def __enter__(self) -> None:
         self._clock = _listening.get()

@@ -1,4 +1,4 @@
-"""The benchmark of safety checks uses real workers; all its loops train on the same batches."""
+"""The benchmark of safety checks runs on real workers. All its training loops use the same batches."""
 
 import json
 import sys
@@ -28,8 +28,8 @@ def test_both_loops_train_on_the_same_batches(tmp_path: Path, monkeypatch: pytes
         assert len(share["stall_s"]) == 2
         assert share["losses"]["saving"] == share["losses"]["checked"]
         assert share["losses"]["control"] == share["losses"]["bare"]
-        # All loops begin with the same batches and weights. The bare loop weighs ranks equally, for any number of
-        # targets.
+        # All loops begin with the same batches and weights. The bare loop gives each rank the same weight, even if ranks
+        # have different numbers of targets.
         assert share["losses"]["bare"] == pytest.approx(share["losses"]["checked"], rel=2e-3)
         assert share["moved"]["bare"] == pytest.approx(share["moved"]["checked"], rel=0.1)
         assert share["moved"]["bare"] > 0.01

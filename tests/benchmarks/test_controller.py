@@ -1,4 +1,4 @@
-"""The benchmark of many workers and their controller: how often workers are polled, and a small measurement."""
+"""Tests the benchmark of many workers and their controller: how often it polls workers, and one small measurement."""
 
 import json
 

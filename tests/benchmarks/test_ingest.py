@@ -1,4 +1,4 @@
-"""The ingestion benchmark: its table, the options that it refuses, and rows that continue after another row has failed."""
+"""Tests the ingestion benchmark: its table, the options that it refuses, and that a failed row does not stop the other rows."""
 
 import json
 import subprocess

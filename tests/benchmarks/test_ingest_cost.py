@@ -1,4 +1,4 @@
-"""The estimated cost of an ingestion is compared with the files that ingestions write."""
+"""Compares the estimated cost of an ingestion with the files that the ingestion writes."""
 
 import itertools
 from dataclasses import replace
@@ -55,8 +55,8 @@ def test_estimates_are_what_is_written(
 def test_a_billion_edges_by_hand() -> None:
     info = SourceInfo(name="big", num_nodes=100_000_000, num_edges=1_600_000_000, symmetric=True)
     cost = ingest_cost(info, IngestOptions(num_partitions=16))
-    assert cost.spilled == 1_600_000_000 * 8  # two int32
-    assert cost.spooled == 0  # 400 MB of sorted lists a partition
+    assert cost.spilled == 1_600_000_000 * 8  # two int32 per edge
+    assert cost.spooled == 0  # a partition's 400 MB of lists fit in memory
     assert cost.graph == pytest.approx(1_600_000_000 * 4 + 100_000_000 * 16, rel=1e-6)  # ids, offsets, original ids
     assert cost.peak_disk < 14e9
     assert cost.memory < 3e9

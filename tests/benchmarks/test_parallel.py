@@ -1,4 +1,4 @@
-"""The graph-parallel benchmark on a tiny graph: losses are equal, and the sent bytes follow the formula."""
+"""Runs the graph-parallel benchmark on a tiny graph. All losses must be equal, and the number of sent bytes must equal the formula."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The transport benchmark: every transport returns the requested rows; if one cannot be measured, one line says so."""
+"""Tests the transport benchmark. Every transport must return the requested rows. If a transport cannot be measured, one line says so."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The typed sampling benchmark on a tiny graph: every row exists and is plausible. Speeds are not checked."""
+"""Runs the typed sampling benchmark on a tiny graph. Its table must have every row, with plausible values. Speeds are not checked."""
 
 import json
 import sys
@@ -49,7 +49,7 @@ def test_writes_its_table(tmp_path, monkeypatch, capsys):
 def test_peers_are_given_the_graph_of_our_batches(tmp_path, monkeypatch):
     config = BenchConfig(scale=0.0005, fanouts=(-1,), batch_size=8, batches=2, warmup=1, data_dir=tmp_path)
     graph = prepare(config)
-    assert len(graph.relations) == 7  # with the reverses of three
+    assert len(graph.relations) == 7  # four relations and three reverses
     sampler = our_samplers(config, graph)[1]
     given = []
 

@@ -1,6 +1,6 @@
-"""An owner of an embedding table in a separate process, without Ray, that reports its memory.
+"""Runs an owner of an embedding table in a separate process, without Ray. The process reports its memory.
 
-The process (`python -m tests.cluster.owner_process WORDS`) prints its endpoint, then a line for each line that it reads.
+The process (`python -m tests.cluster.owner_process WORDS`) prints its endpoint. Then it answers each line that it reads with one line.
 """
 
 import json
@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class OwnerProcess:
-    """The test's side."""
+    """The test's connection to the process of an owner."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
@@ -29,11 +29,11 @@ class OwnerProcess:
         self._endpoint = Endpoint(host, port, bytes.fromhex(token))
 
     def open(self) -> RemoteOwner:
-        """Returns the owner for one worker, with separate connections."""
+        """Returns a client of the owner for one worker, with connections of this worker only."""
         return RemoteOwner(lambda _: self._endpoint, "the owner", 60.0)
 
     def peak_bytes(self) -> int:
-        """Peak growth of the process's resident memory since it began to answer requests."""
+        """The largest growth of the process's resident memory since it began to answer requests."""
         assert self._process.stdin is not None
         self._process.stdin.write("\n")
         self._process.stdin.flush()
@@ -46,11 +46,11 @@ class OwnerProcess:
 
 @contextmanager
 def owner_process(config: TableConfig, number: int, num_owners: int) -> Iterator[OwnerProcess]:
-    """Yields owner `number` of a table; its process ends with the block."""
+    """Starts owner `number` of a table. At the end of the `with` block its process ends."""
     words = json.dumps([asdict(config), number, num_owners])
     command = [sys.executable, "-m", "tests.cluster.owner_process", words]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        watchdog = threading.Timer(600, process.kill)  # ends a read of its output too
+        watchdog = threading.Timer(600, process.kill)  # also ends a blocked read of its output
         watchdog.start()
         try:
             yield OwnerProcess(process)

@@ -1,4 +1,4 @@
-"""A job that tests/cluster/test_job_submit.py submits. It prints its folders and the uploaded files; `--fail` ends it with an error."""
+"""The job that tests/cluster/test_job_submit.py submits. It prints its folders and the uploaded files. With `--fail` it ends with an error."""
 
 import json
 import os
@@ -23,7 +23,7 @@ def where() -> dict[str, str]:
 
 
 def uploaded_files() -> dict[str, int]:
-    """The bytes of each file in the working directory, by its path in this directory."""
+    """The content of each file in the working directory, by relative path."""
     sizes = {}
     for folder, _, names in os.walk("."):
         for name in names:

@@ -1,7 +1,9 @@
-"""Simulates a table's workers and owners in one thread, with lost, repeated and late messages and dying owners, as a function of a seed.
+"""Simulates the workers and owners of an embedding table in one thread. Messages are lost, repeated or late, and owners die.
+All random events are a function of a seed.
 
-Workers are generators that yield instead of waiting. The network may deliver a message twice (because its reply was
-lost), or keep a copy and deliver it later. It may kill the owner before or after a delivery.
+Workers are generators; where a real worker would wait, a generator yields. If a reply is lost, the network delivers the message
+a second time. The network may also keep a copy of a message and deliver it later, and may kill the owner before or after
+a delivery.
 """
 
 import random
@@ -20,12 +22,12 @@ from graphmill.cluster.reduction.position_tree import Seat, fold, leaf
 from graphmill.cluster.transport.embedding_messages import KEEP_BEST, SAVE, BeginTable, TableReply, TableRequest
 from graphmill.core.errors import StageError
 
-_STALLED = 5000  # moves without progress that count as a deadlock
+_STALLED = 5000  # so many moves without progress are a deadlock
 
 
 @dataclass(frozen=True)
 class Course:
-    """The random events of a run, as a function of its seed."""
+    """The data of a run, such as ids and gradients, as a function of a seed."""
 
     config: TableConfig
     num_steps: int
@@ -50,7 +52,7 @@ class Course:
         return np.arange(self.config.num_nodes)
 
     def reference(self) -> list[tuple[np.ndarray, np.ndarray]]:
-        """(rows, best rows) after each number of steps, from one shard that receives all messages in order."""
+        """The expected (rows, best rows) after each step. They come from one shard that receives all messages in order."""
         shard, tables = TableShard(self.config), []
         for step in range(self.num_steps + 1):
             if self.is_best(step):
@@ -75,22 +77,22 @@ class _Delivered:
 
 
 class Network:
-    """The network between all workers and one owner."""
+    """Simulates the network between all workers and one owner."""
 
     def __init__(self, course: Course, number: int, num_owners: int, luck: random.Random, faults: float) -> None:
         self._course, self._place, self._luck, self._faults = course, (number, num_owners), luck, faults
         self._late: list[TableRequest] = []
         self.deaths, self._lives = -1, 0
         self._spared_to = 0
-        # How often an owner loaded a later checkpoint of the same attempt and kept the received gradients.
+        # Counts how often an owner loaded a later checkpoint of the same attempt and kept the gradients that it had received.
         self.kept = 0
         self.kill()
 
     def strike(self) -> None:
-        """Kills the owner.
+        """Kills the owner, or spares it.
 
-        After about every second death the owner is spared until it makes progress, since another death would hide a
-        loss of the previous one.
+        After about half of the deaths, the owner is spared until it makes progress. Otherwise another death could hide that
+        the previous death lost something.
         """
         step = self._owner._step
         if step >= self._spared_to:
@@ -115,7 +117,7 @@ class Network:
         if luck.random() < faults / 10:
             self.strike()
         reply = self._handle(request)
-        while luck.random() < faults:  # the reply was lost: the connection sends the request again
+        while luck.random() < faults:  # the reply was lost, so the request is sent again
             if luck.random() < 0.1:
                 self.strike()
             reply = self._handle(request)
@@ -125,7 +127,7 @@ class Network:
 
     def _deliver_late(self) -> None:
         late = self._late.pop(self._luck.randrange(len(self._late)))
-        with suppress(StageError):  # its attempt or step is over, and nobody waits for the reply
+        with suppress(StageError):  # the message is out of date; nobody waits for the reply
             self._handle(late)
 
     def _handle(self, request: TableRequest) -> TableReply:
@@ -136,18 +138,18 @@ class Network:
 
 
 class Simulation:
-    """A run of several attempts; `faults`: probability of each fault at each message."""
+    """A run with several attempts. `faults`: for each kind of fault, its probability at each message."""
 
     def __init__(self, course: Course, folder: Path, num_owners: int, luck: random.Random, faults: float) -> None:
         self._course, self._folder, self._luck, self._faults = course, folder, luck, faults
         self.networks = [Network(course, number, num_owners, luck, faults) for number in range(num_owners)]
         self._published = SavedAt(0, "")
-        self.reads: dict[int, tuple[np.ndarray, np.ndarray]] = {}  # By step: the tables that the workers saw.
+        self.reads: dict[int, tuple[np.ndarray, np.ndarray]] = {}  # for each step, the tables that the workers read
         self.attempts = 0
-        self._moved: list[Path] = []  # folders whose files were moved into checkpoints
+        self._moved: list[Path] = []  # folders whose files are now in checkpoints
 
     def run(self, num_ranks: Sequence[int]) -> None:
-        """Runs attempts with `num_ranks[i]` workers each. The last attempt runs to the end; the others stop after some moves."""
+        """Attempt i has `num_ranks[i]` workers. The last attempt runs to the end of the run; the other attempts stop after some moves."""
         for attempt, ranks in enumerate(num_ranks):
             is_last = attempt + 1 == len(num_ranks)
             self._attempt(ranks, None if is_last else self._luck.randrange(1, 400))
@@ -185,7 +187,7 @@ class Simulation:
             yield from self._look_at(client)
             if step == course.num_steps:
                 return
-            # A step's sums over all ranks: every worker waits for all.
+            # A step sums over all ranks, so every worker waits here for all others.
             yield from self._meet(rank)
             nodes = seat.fold([leaf(p, course.gradient(step, p)) for p in seat.positions], add_rows)
             yield from _finished(client.pushing(rate(step), nodes))
@@ -196,14 +198,14 @@ class Simulation:
         yield from _finished(client.marking(SAVE, str(staged)))
         client.written()
         yield from self._meet(rank)
-        # Now some workers' logs begin at one checkpoint and others' logs at the checkpoint before it. An owner that
-        # dies in this state receives both.
+        # In this state, some workers' logs begin at one checkpoint and other workers' logs at the checkpoint before it. If an
+        # owner dies now, it receives both kinds of logs.
         for _ in range(self._luck.randrange(10)):
             yield
         client.saved(str(published))
         if self._luck.random() < 2 * self._faults:
             self._luck.choice(self.networks).strike()
-        if rank == 0:  # later, as a thread would
+        if rank == 0:  # some moves later, as in a thread
             for _ in range(self._luck.randrange(20)):
                 yield
             staged.rename(published)

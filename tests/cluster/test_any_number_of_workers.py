@@ -1,4 +1,5 @@
-"""With V micro-batches a step, 1, 2, 3 and 4 workers train the same weights, also through stops, resumes and changes of their number."""
+"""With V micro-batches in each step, runs with 1, 2, 3 and 4 workers train the same weights. So does a run that stops and resumes with other numbers of
+workers."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -27,11 +28,11 @@ MOVED = (
     (3, 4),
     (1, 2),
     (4, None),
-)  # (workers, steps until they are asked to stop); stops are within epochs and between two epochs.
+)  # (workers, steps before a stop is requested); stops are within epochs and between epochs
 
 
 class Mixed(nn.Module):
-    """Dropout, BatchNorm, attention with redrawn random features, and a weight that only some batches use."""
+    """A model with dropout, BatchNorm, attention with redrawn random features, and a weight that only some batches use."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,9 +57,9 @@ def a_spec(**options: Any) -> Any:
 def train_part(
     spec: TrainSpec, rank: int, num_workers: int, folder: Path, stop_after: int | None
 ) -> tuple[Worker, Records, Any]:
-    """Trains one rank's part of a run, from the newest checkpoint in `folder` on.
+    """Trains one rank in one part of a run. Begins at the newest checkpoint in `folder`.
 
-    After `stop_after` steps the driver asks it to save and end.
+    After `stop_after` steps the driver asks the rank to save a checkpoint and end.
     """
     reporter, checkpoints = Records(), Checkpoints(RunStore.of(folder))
     worker = Worker(spec, reporter, rank, num_workers, CPU, CheckpointWriter(checkpoints, rank, None, write_at_once))
@@ -83,8 +84,8 @@ def train(rank: int, num_workers: int, folder: Path, stop_after: int | None) -> 
 def run_rank(
     rank: int, folder: str, runs: dict[str, tuple[tuple, ...]], train_rank: Callable[..., dict[str, Any]]
 ) -> None:
-    """Runs the rank's part of all runs. A run's parts are (workers, arguments of `train_rank` …); the run "alone" has no process group."""
-    torch.set_num_threads(1)  # Set in all processes, because the number of threads changes the last digits.
+    """Takes part in all runs as this rank. `runs` has the parts of each run: (workers, arguments of `train_rank` …). The run "alone" has no process group."""
+    torch.set_num_threads(1)  # all processes use one thread: the number of threads changes the last digits
     for name, parts in runs.items():
         for number, (num_workers, *arguments) in enumerate(parts):
             if rank >= num_workers:
@@ -106,7 +107,7 @@ def assert_equal(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    """The files of four processes that were the workers of all runs. Each run uses as many of them as it needs."""
+    """The files of all runs. Four processes are the workers; each run uses as many of these processes as it needs."""
     folder = tmp_path_factory.mktemp("runs")
     runs = {"alone": ((1, None),), **{f"with-{count}": ((count, None),) for count in (1, 2, 3, 4)}, "moved": MOVED}
     run_ranks(run_rank, (str(folder), runs, train), 4)

@@ -1,4 +1,5 @@
-"""Embedding tables: the optimizers against torch's, files, and the protocol under lost, repeated, reordered messages and dying owners."""
+"""Tests embedding tables: optimizers are compared with torch's, files are written and read, and the protocol is tested with lost, repeated and reordered
+messages and with owners that die."""
 
 import random
 from dataclasses import replace
@@ -54,7 +55,7 @@ CONFIG = TableConfig(width=3, optimizer="adagrad", seed=5, num_nodes=20, is_exac
 @pytest.mark.parametrize("optimizer", ["adagrad", "adam"])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_updates_are_those_of_torch(optimizer, dtype):
-    """Adagrad on sparse gradients and SparseAdam are compared with references in float64 and float32."""
+    """Our optimizers are compared with torch's Adagrad on sparse gradients and torch's SparseAdam, in float64 and float32."""
     config = replace(CONFIG, optimizer=optimizer, num_nodes=40, width=8)
     shard, ids = TableShard(config), np.arange(40)
     weight = torch.nn.Parameter(torch.tensor(shard.read(ids, best=False), dtype=dtype))
@@ -82,8 +83,8 @@ def test_rows_begin_as_a_function_of_seed_and_id_and_uniform():
     assert abs(many).max() <= (3 / 16) ** 0.5
     assert many.mean() == pytest.approx(0, abs=0.005)
     assert (many**2).sum(axis=1).mean() == pytest.approx(1, rel=0.02)
-    assert np.array_equal(many[[3999, 5]], initial_rows(0, np.array([3999, 5]), 16))  # they are made in blocks
-    # The random stream does not use `width` as a stride, so rows of neighboring ids do not overlap.
+    assert np.array_equal(many[[3999, 5]], initial_rows(0, np.array([3999, 5]), 16))  # across blocks
+    # Rows of neighboring ids have no numbers in common: the random stream of row i does not begin at i · width.
     assert not set(many[0].tolist()) & set(many[1].tolist())
 
 
@@ -119,7 +120,7 @@ def test_a_saved_table_is_read_by_any_number_of_owners(tmp_path):
     owners = [TableShard(CONFIG, number, 3) for number in range(3)]
     ids = np.arange(20)
     for number, shard in enumerate(owners):
-        own = ids[owner_of(ids, 3) == number][:-1]  # one is untouched
+        own = ids[owner_of(ids, 3) == number][:-1]  # the last row is never updated
         shard.update(0, 0.1, SparseRows(own, rng.normal(size=(len(own), 3)).astype(np.float32)))
         shard.keep_best()
         shard.update(1, 0.1, SparseRows(own, rng.normal(size=(len(own), 3)).astype(np.float32)))
@@ -132,7 +133,7 @@ def test_a_saved_table_is_read_by_any_number_of_owners(tmp_path):
             assert np.array_equal(one.read(own, best=best), shard.read(own, best=best))
         more = SparseRows(own, np.ones((len(own), 3), np.float32))
         for table in (one, shard):
-            table.update(2, 0.1, more)  # with the optimizer's state
+            table.update(2, 0.1, more)  # this update also reads the optimizer's state
         assert np.array_equal(one.read(own, best=False), shard.read(own, best=False))
     assert len(list(saved_shards(tmp_path))) == 3
     (tmp_path / "table-0001-of-0003.ids.npy").unlink()
@@ -146,17 +147,17 @@ def test_a_saved_table_is_read_by_any_number_of_owners(tmp_path):
 
 
 runs = st.tuples(
-    st.integers(1, 4),  # owners
-    st.lists(st.integers(1, 3), min_size=1, max_size=3),  # workers of each attempt
+    st.integers(1, 4),  # number of owners
+    st.lists(st.integers(1, 3), min_size=1, max_size=3),  # number of workers in each attempt
     st.sampled_from(["adagrad", "adam"]),
-    st.sampled_from([0.0, 0.05, 0.2]),  # faults
+    st.sampled_from([0.0, 0.05, 0.2]),  # probability of faults
     st.integers(0, 2**32 - 1),
 )
 
 
 @given(runs)
 def test_whatever_happens_to_messages_and_owners_the_table_is_the_serial_one(tmp_path_factory, run):
-    """Rows and best rows are equal to the bit after every step, for every worker."""
+    """After every step, the rows and best rows that each worker reads equal those of a serial run, bit for bit."""
     num_owners, num_ranks, optimizer, faults, seed = run
     course = Course(replace(CONFIG, optimizer=optimizer), 8, seed)
     simulation = Simulation(course, tmp_path_factory.mktemp("run"), num_owners, random.Random(seed), faults)
@@ -168,7 +169,7 @@ def test_whatever_happens_to_messages_and_owners_the_table_is_the_serial_one(tmp
 
 
 def test_the_simulation_strikes(tmp_path):
-    """With the usual probabilities of faults, owners die several times each, and some begin at a checkpoint."""
+    """Checks the simulation itself: with the usual probabilities of faults, every owner dies several times, and some restart from a checkpoint."""
     course = Course(CONFIG, 8, 11)
     simulation = Simulation(course, tmp_path, 3, random.Random(7), 0.2)
     simulation.run([3, 2, 3])
@@ -177,7 +178,7 @@ def test_the_simulation_strikes(tmp_path):
 
 
 def test_the_simulation_has_workers_that_go_back_to_different_checkpoints(tmp_path):
-    """The owner loads the later checkpoint and keeps the gradients of later steps, since workers do not send them again."""
+    """The owner loads the later of the checkpoints. It keeps the gradients of later steps, because workers do not send them again."""
     kept = 0
     for seed in range(12):
         simulation = Simulation(Course(CONFIG, 8, seed), tmp_path / str(seed), 2, random.Random(seed), 0.2)
@@ -191,7 +192,7 @@ def test_an_asynchronous_table_takes_gradients_as_they_come():
     owner.answer(BeginTable(1, 0, ""))
     ids = np.arange(2)
     push = PushRows(1, 1, 0, 1, 0.5, (0,), (2,), (2,), ids, np.ones((2, 3), np.float32))
-    for _ in range(2):  # the second push is a repetition
+    for _ in range(2):  # the second push repeats the first
         assert owner.answer(push) == TableStatus(True, 1, 1, 0)
     shard = TableShard(CONFIG)
     shard.update(0, 0.5, SparseRows(ids, push.gradient))
@@ -203,11 +204,11 @@ def test_an_asynchronous_table_takes_gradients_as_they_come():
 
 
 def test_an_asynchronous_table_keeps_gradients_over_a_later_checkpoint(tmp_path):
-    """The gradients came from a worker that went back to an earlier checkpoint and does not send them again."""
+    """The worker that sent the gradients went back to an earlier checkpoint. It does not send these gradients again."""
     asynchronous, ids = replace(CONFIG, is_exact=False), np.arange(2)
     ones = np.ones((2, 3), np.float32)
     shard = TableShard(CONFIG)
-    shard.save(tmp_path)  # after step 1, which learnt nothing
+    shard.save(tmp_path)  # after step 1, which changed no row
     owner = TableOwner(asynchronous, life=1)
     owner.answer(BeginTable(1, 0, ""))
     for step in range(2):
@@ -220,7 +221,7 @@ def test_an_asynchronous_table_keeps_gradients_over_a_later_checkpoint(tmp_path)
 
 
 def test_a_step_and_a_load_in_blocks_of_rows_are_those_of_the_whole(tmp_path):
-    """Results are equal to the bit, with rows so wide that a block has two of them."""
+    """Steps and loads process the table in blocks of rows. Here rows are so wide that a block has two rows. Results equal those without blocks, bit for bit."""
     wide, rng = replace(CONFIG, width=BLOCK_NUMBERS // 2), np.random.default_rng(4)
     owner, whole = TableOwner(wide, life=1), TableShard(wide)
     owner.answer(BeginTable(1, 0, ""))
@@ -245,7 +246,7 @@ def test_a_step_and_a_load_in_blocks_of_rows_are_those_of_the_whole(tmp_path):
 
 
 def test_a_batch_is_read_in_several_requests():
-    wide = replace(CONFIG, width=READ_BYTES // 8)  # two rows of each owner at once
+    wide = replace(CONFIG, width=READ_BYTES // 8)  # a request reads two rows of each owner
     owners = [OwnerHere(TableOwner(wide, number, 3)) for number in range(3)]
     client, ids = TableClient(owners, wide, 1, SavedAt(0, ""), 0.0, keeps_log=False), np.array([1, *range(3, 20)])
     client.look()
@@ -293,7 +294,7 @@ def test_sums_are_over_the_ids_of_both():
 
 
 def test_one_type_and_one_relation_have_the_plain_graphs_rows(tmp_path):
-    """Losses of every step and all rows are equal, byte for byte. With two types, each node has a row."""
+    """A typed graph with one type and one relation has the losses and rows of the plain graph, byte for byte. With two types, every node has a row."""
     graph = replace(random_listed_graph(40, 160), original_id=None)
     ingest(graph, str(tmp_path / "graph"))
     plain, found = local_router(open_graph(str(tmp_path / "graph"), kind=StoredGraph)), []

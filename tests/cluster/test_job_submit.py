@@ -1,4 +1,4 @@
-"""Runs the cluster command of the first guide: `ray start --head`, then `ray job submit --working-dir .`."""
+"""Runs the commands of the first guide for a cluster: `ray start --head`, then `ray job submit --working-dir .`."""
 
 import json
 import shutil
@@ -20,7 +20,7 @@ JOB = "submitted_job.py"
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the checkout that also has data, the job's script, and a large file that no rule excludes."""
+    """A copy of the checkout. It also has data, the script of the job, and a large file that no rule excludes from uploads."""
     checkout = copy_checkout(tmp_path_factory.mktemp("submitted") / "checkout")
     plant(checkout, DATA)
     shutil.copy(REPOSITORY / "tests" / "cluster" / JOB, checkout)
@@ -44,7 +44,7 @@ def submit(
 
 @pytest.fixture(scope="module")
 def ray_head() -> Iterator[RayHead]:
-    """A separate head node with a dashboard, to which jobs are submitted."""
+    """A new head node with a dashboard. The tests submit jobs to it."""
     with start_ray_head(num_cpus=4, dashboard=True) as head:
         yield head
 
@@ -91,7 +91,7 @@ def test_a_large_upload_is_named_where_it_arrives(succeeded: subprocess.Complete
 
 @pytest.mark.long
 def test_the_main_job_succeeds_on_a_cluster(ray_head: RayHead, checkout: Path, tmp_path: Path) -> None:
-    # Outputs have absolute paths, because the job's folder on the cluster is removed with the job.
+    # Outputs have absolute paths, because Ray removes the job's folder on the cluster when the job ends.
     command = "python jobs/products_geco.py --data.nodes 3000 --fit.epochs 20 --model.width 64 --model.num_layers 2"
     command += " --sampler.num_chunks 2 --fit.learning_rate 0.01 --fit.schedule constant --model.dropout 0"
     folders = ("--data.folder", str(tmp_path / "data"), "--run.dir", str(tmp_path / "run"))

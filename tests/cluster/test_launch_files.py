@@ -1,4 +1,4 @@
-"""The files that start clusters are valid by Ray's schema and fit the repository."""
+"""Checks the files that start clusters: they are valid by Ray's schema and agree with the repository."""
 
 import os
 import re
@@ -29,7 +29,7 @@ CLOSED = 'umask 077; export RAY_TMPDIR=/tmp/graphmill-$(id -un); install -d -m 7
 
 
 def cloud_blocks() -> Iterator[tuple[str, dict[str, Any]]]:
-    """The commented blocks at the end of ray_config.yaml, each merged into the file as its comment says."""
+    """ray_config.yaml once for each commented block at its end. The block is merged into the file as its comment says."""
     text = (REPOSITORY / "ray_config.yaml").read_text()
     for block in text.split("\n# --- ")[1:]:
         lines = block.splitlines()
@@ -112,7 +112,7 @@ def guide_scripts() -> list[str]:
 
 def test_every_ray_of_the_guide_lies_in_a_closed_folder() -> None:
     starts = [script for script in guide_scripts() if re.search(r"^ *ray start", script, re.MULTILINE)]
-    assert len(starts) == 3  # a head, a node, Slurm's
+    assert len(starts) == 3  # for a head, for a node, and for Slurm
     for script in starts:
         lines = [line.strip() for line in script.partition("ray start")[0].splitlines()]
         assert "umask 077" in lines
@@ -126,7 +126,7 @@ def slurm_script() -> str:
 
 
 def commands_of(page: Path) -> list[list[str]]:
-    """The words of each command that the document tells a user to type."""
+    """Each command that the document tells a user to type, as a list of words."""
     if page == GUIDE:
         text = "".join(script for script in guide_scripts() if "#SBATCH" not in script)
     else:
@@ -136,7 +136,7 @@ def commands_of(page: Path) -> list[list[str]]:
 
 
 def parse_as_ray_does(words: list[str]) -> None:
-    """Raises click.UsageError for a command or an option that Ray does not have. Does not run the command."""
+    """Raises click.UsageError if Ray does not have the command or an option. Does not run the command."""
     import click
     from ray.scripts.scripts import cli
 
@@ -157,7 +157,7 @@ def test_the_guides_scripts_are_valid_shell() -> None:
         assert done.returncode == 0, script + done.stderr
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # from Ray's command line
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Ray's command line warns
 def test_rays_commands_in_the_documents_have_these_options() -> None:
     import click
 
@@ -170,8 +170,8 @@ def test_rays_commands_in_the_documents_have_these_options() -> None:
         parse_as_ray_does(["ray", "start", "--headd"])
 
 
-# Stand-ins for the script's programs log their calls. `srun` starts its command, a job runs until it is stopped, and
-# nodes join at once.
+# These stand-ins replace the programs that the script calls, and log their calls. `srun` runs its command. A job runs
+# until it is stopped. Nodes join at once.
 STAND_INS = {
     "srun": 'while [[ "$1" == --* ]]; do shift; done; exec "$@"',
     "hostname": "echo 10.0.0.1 10.1.0.1",
@@ -187,7 +187,7 @@ STAND_INS = {
 
 
 def run_slurm_script(folder: Path, end: str) -> tuple[int, list[str]]:
-    """Exit status of the script and its calls of Ray, for a job that ends by itself or after Slurm's signal."""
+    """Runs the script. Returns its exit status and the Ray commands that it called. The job ends by itself or after Slurm's signal."""
     (folder / ".venv" / "bin").mkdir(parents=True)
     (folder / ".venv" / "bin" / "activate").write_text(f"PATH={folder}/bin:$PATH\n")
     (folder / ".ray").mkdir()
@@ -225,7 +225,7 @@ def test_the_slurm_script_starts_submits_and_stops(tmp_path: Path, end: str, sta
         parse_as_ray_does(shlex.split(command))
     assert re.fullmatch(r"install -d -m 700 /tmp/graphmill-\w+\n", (tmp_path / "installed").read_text())
     starts = [command for command in commands if command.startswith("ray start")]
-    head, node = sorted(starts, key=lambda command: "--head" not in command)  # they are logged in any order
+    head, node = sorted(starts, key=lambda command: "--head" not in command)  # any order
     assert "--node-ip-address=10.0.0.1 --port=6379 --num-cpus=16" in head
     assert "--address=10.0.0.1:6379" in node
     server = "--address http://127.0.0.1:8265"

@@ -1,4 +1,4 @@
-"""An owner's peak memory equals the planned memory if all rows are touched, kept as best, saved and read."""
+"""If all rows are updated, kept as best, saved and read, an owner's peak memory equals the planned memory."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +18,7 @@ NUM_NODES, WIDTH, NUM_OWNERS = 258_111, 64, 4
 
 
 def steps(ids: np.ndarray, num_positions: int, batch_rows: int) -> Iterator[list[np.ndarray]]:
-    """The ids of each micro-batch. The first batches contain all ids once; later batches have random sizes up to `batch_rows`."""
+    """Yields the ids of each micro-batch of a step. The first batches have each id once. Later batches have random ids, at most `batch_rows` of them."""
     rng = np.random.default_rng(0)
     order = rng.permutation(ids)
     batches = [np.sort(order[first : first + batch_rows]) for first in range(0, len(ids), batch_rows)]
@@ -42,7 +42,7 @@ def steps(ids: np.ndarray, num_positions: int, batch_rows: int) -> Iterator[list
 def test_memory_is_within_a_tenth_of_the_plan(
     tmp_path: Path, batch_rows, num_positions, num_ranks, optimizer, is_exact
 ):
-    """`batch_rows`: of one owner."""
+    """`batch_rows`: largest number of rows of one owner in a micro-batch."""
     config = TableConfig(WIDTH, optimizer, 0, NUM_NODES, is_exact, num_positions)
     ids = np.flatnonzero(owner_of(np.arange(NUM_NODES), NUM_OWNERS) == 0)
     seats = [Seat(rank, num_ranks, num_positions) for rank in range(num_ranks)]

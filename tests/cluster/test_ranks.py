@@ -1,4 +1,4 @@
-"""Ranks with different numbers of roots have the loss, gradient and scores of one process. The ranks are real gloo processes."""
+"""Several ranks with different numbers of roots compute the same loss, gradient and scores as one process. The ranks are real gloo processes."""
 
 import pytest
 import torch
@@ -50,7 +50,7 @@ def test_uneven_ranks_equal_one_process(tmp_path):
     reference.update(model(x).detach(), y)
     for rank in range(len(COUNTS)):
         found = torch.load(tmp_path / f"{rank}.pt", weights_only=True)
-        # step_loss sums in float32, as training does.
+        # As in training, step_loss adds up in float32.
         torch.testing.assert_close(found["grad"], model.weight.grad, rtol=1e-6, atol=1e-7)
         assert found["scores"] == pytest.approx(reference.compute(), abs=1e-12)
         assert torch.equal(found["rows"], x)

@@ -1,4 +1,4 @@
-"""Training with roots by locality groups: each rank takes the positions of nodes that it reads itself, and weights are equal to the bit."""
+"""Training with roots by locality groups. Each rank has the positions whose nodes it reads itself. All numbers of ranks give the same weights, bit for bit."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ from tests.far_owner import FarOwner, far_router
 from tests.forked_ranks import run_ranks
 
 PARTITIONS, CLASSES = 4, 5
-# (workers, steps until they are asked to stop, cached rows); the second part ends within an epoch.
+# (workers, steps before a stop is requested, cached rows). The second part ends within an epoch.
 RUNS = {
     "alone": ((1, None, 0),),
     "two": ((2, None, 0),),
@@ -36,7 +36,7 @@ RUNS = {
 
 
 class Mean(nn.Module):
-    """A model that reads a root and the mean of its neighbors."""
+    """A linear model of a root's features and the mean of its neighbors' features."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -50,13 +50,13 @@ class Mean(nn.Module):
 
 
 class OfOneHost(OpenNodes):
-    """Collects the owners on other hosts, which count requests."""
+    """Opens a graph as on one host. `far` collects the owners on other hosts; they count their requests."""
 
     far: list[FarOwner]
 
     @classmethod
     def of(cls, url: str, near: Iterable[int]) -> "OfOneHost":
-        """`near`: the host's partitions."""
+        """`near`: the partitions of this host."""
         router, far = far_router(open_graph(url), tuple(near))
         data = cls(router)
         data.far = far
@@ -65,7 +65,7 @@ class OfOneHost(OpenNodes):
 
 @dataclass(frozen=True)
 class OnHosts:
-    """Gives each rank's host its share of the partitions; the last rank's host has the first partitions."""
+    """Gives each rank's host a share of the partitions, in reverse order: the last rank's host has the first partitions."""
 
     url: str
 

@@ -1,7 +1,7 @@
-"""A run's directory, in a folder and on object stores.
+"""Tests the directory of a run, in a local folder and on object stores.
 
-Checkpoints are complete or absent, records occur once and in order, one driver trains at a time, and no foreign files
-are removed.
+A checkpoint is complete or does not exist. Each record occurs once, in order. Only one driver trains at a time. Files
+of others are not removed.
 """
 
 import json
@@ -46,7 +46,7 @@ STORES = ["memory", "s3", pytest.param("gs", marks=pytest.mark.long)]
 
 @pytest.fixture(autouse=True)
 def _temporary_folder(tmp_path, monkeypatch):
-    """Removes the files that drivers leave for their user."""
+    """Puts temporary files below pytest's folder, which also removes the files that drivers leave for their user."""
     (tmp_path / "tmp").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
 
@@ -93,12 +93,12 @@ def checkpoints(store) -> Checkpoints:
 
 @pytest.fixture
 def soon(monkeypatch) -> None:
-    """Makes rank 0 read requests often, on any store."""
+    """Makes rank 0 check for requests every 0.05 s, on any store."""
     monkeypatch.setattr(AttemptRecords, "period_s", 0.05)
 
 
 def name_of(checkpoints: Checkpoints, damaged: list[str], latest: tuple[int, int] | None = None) -> str | None:
-    """The name of the newest valid checkpoint. Checks that no folder is left behind."""
+    """The name of the newest valid checkpoint. Also checks that no temporary folder is left."""
     with checkpoints.newest(damaged, latest) as found:
         assert found is None or found[1].name == found[0]
     assert scratch_folders() == []
@@ -127,7 +127,7 @@ def raise_away(*_: Any, **__: Any) -> None:
 
 
 def last_fails(patch: pytest.MonkeyPatch, store: RunStore) -> None:
-    """Makes the last write of a checkpoint or of the best weights fail, without any cleanup, as after a kill."""
+    """Makes the last write of a checkpoint, or of the best weights, fail without cleanup, as if the process were killed."""
 
     def fail(*_: Any) -> None:
         raise OSError("the connection is gone")
@@ -145,7 +145,7 @@ def last_fails(patch: pytest.MonkeyPatch, store: RunStore) -> None:
 
 
 def refuse_writes(patch: pytest.MonkeyPatch, store: RunStore) -> RunStore:
-    """Makes the store refuse all writes, with a short deadline for retries."""
+    """Makes the store refuse all writes. Retries end after a short time."""
     if store.is_local:
         store.write("attempts", b"a file in the folder's place")
         return store
@@ -172,7 +172,7 @@ def test_a_checkpoint_comes_back_and_old_ones_go(store, checkpoints):
     store.write("train/other/state.json", b"{}")
     checkpoints.sweep(2)
     assert checkpoints.names() == ["epoch-000003", "epoch-000002"]
-    assert store.names("train/epoch-000001") == ["notes.txt"]  # what is not ours stays
+    assert store.names("train/epoch-000001") == ["notes.txt"]  # files of others stay
     assert store.names("train/other") == ["state.json"]
     model = torch.nn.Linear(2, 3)
     for opened in (checkpoints.newest(damaged), checkpoints.opened("epoch-000003")):
@@ -186,7 +186,7 @@ def test_a_checkpoint_comes_back_and_old_ones_go(store, checkpoints):
     assert checkpoints.state("epoch-000003").next_epoch == 3
     assert name_of(checkpoints, damaged, (2, 5)) == "epoch-000002"
     assert checkpoints.look(damaged) == "epoch-000003"
-    for number in (1, 2):  # no name is given twice
+    for number in (1, 2):  # every call returns a new name
         assert checkpoints.unused_name("epoch-000003") == f"epoch-000003+{number}"
         checkpoints.save(f"epoch-000003+{number}", snapshot(3))
     assert not damaged
@@ -224,7 +224,7 @@ def test_the_newest_whole_checkpoint_is_found_in_the_order_of_positions(store, c
     ]
     for name in names:
         checkpoints.save(name, snapshot(2))
-    store.write("train/epoch-000011/model.safetensors", b"")  # Without `state.json` it is not a checkpoint.
+    store.write("train/epoch-000011/model.safetensors", b"")  # not a checkpoint: `state.json` is missing
     for name in reversed(names):
         for look in (checkpoints.look, lambda damaged: name_of(checkpoints, damaged)):
             damaged: list[str] = []
@@ -232,7 +232,7 @@ def test_the_newest_whole_checkpoint_is_found_in_the_order_of_positions(store, c
             assert len(damaged) == len(names) - 1 - names.index(name)
         state = f"train/{name}/state.json"
         changed = (store.read(state) or b"").replace(b'"best_epoch": 0', b'"best_epoch": 3')
-        store.write(state, changed)  # valid JSON, but not the saved one
+        store.write(state, changed)  # valid JSON, but changed
     assert checkpoints.look([]) is None
     assert name_of(checkpoints, []) is None
 
@@ -248,8 +248,8 @@ def test_sweeping_leaves_the_newest_whole_ones(store, checkpoints):
     put("epoch-000002-step-00000005", "epoch-000002-step-00000005+1")
     checkpoints.sweep(1)
     assert checkpoints.names() == ["epoch-000002-step-00000005+1"]
-    # A damaged checkpoint is not counted, so the checkpoint from which a run would continue is kept. Older damaged ones
-    # are removed.
+    # Damaged checkpoints do not count, so the newest valid checkpoint, from which a run would continue, is kept. Damaged
+    # checkpoints that are older are removed.
     put("epoch-000003", "epoch-000004", "epoch-000001")
     for name in ("epoch-000004", "epoch-000001"):
         store.write(f"train/{name}/state.json", b"x")
@@ -264,7 +264,7 @@ def test_what_a_killed_process_left_of_a_checkpoint_goes_with_the_next(remote):
     checkpoints = checkpoints_of(remote)
     checkpoints.save("epoch-000001", snapshot(1))
     left, foreign = (Path(tempfile.mkdtemp(prefix="graphmill-run-")) for _ in range(2))
-    (left / "owner").touch()  # whose lock is free
+    (left / "owner").touch()  # no process holds its lock
     with checkpoints.opened("epoch-000001"), checkpoints.opened("epoch-000001") as folder:
         assert folder.exists()
         assert len(scratch_folders()) == 3
@@ -273,7 +273,7 @@ def test_what_a_killed_process_left_of_a_checkpoint_goes_with_the_next(remote):
 
 
 def test_of_a_checkpoint_whose_last_answer_is_lost_nothing_stays(remote, monkeypatch):
-    """Otherwise this checkpoint would count as the newest kept one, although it has no weights."""
+    """If its state file stayed, the checkpoint would count as the newest one, although it has no weights."""
     checkpoints = checkpoints_of(remote)
     checkpoints.save("epoch-000001", snapshot(1))
     put = RunStore.put
@@ -314,7 +314,7 @@ def test_the_best_weights_are_whole_or_not_there(store, checkpoints, monkeypatch
         assert state == replace(STATE, next_epoch=state.next_epoch)
         return state.next_epoch
 
-    for number in (1, 2):  # the second replaces the first
+    for number in (1, 2):  # the second save replaces the first
         keep(number)
         assert kept() == number
         assert store.names("best") == ["config.json", "model.safetensors", "state.json"]
@@ -347,7 +347,7 @@ def test_records_arrive_once_in_order_and_outlive_the_driver(store, soon):
     recorder.push(step(2, 4))
     recorder.push(epoch(2))
     recorder.flush()
-    assert list(reader.fresh()) in ([epoch(2)], [step(2, 4), epoch(2)])  # depends on the thread's speed
+    assert list(reader.fresh()) in ([epoch(2)], [step(2, 4), epoch(2)])  # depends on timing
     assert list(reader.fresh()) == []  # steps of finished epochs are not shown
     recorder.push(epoch(3))
     recorder.close()
@@ -361,7 +361,7 @@ def test_records_arrive_once_in_order_and_outlive_the_driver(store, soon):
 
 
 def test_a_folder_is_looked_at_more_often_than_a_store(store):
-    """On a store, each look is a request that costs money. In a folder, progress is read more often and shown at once."""
+    """On an object store every check for progress is a request that costs money. A local folder can be checked more often, so progress is shown at once."""
     records = AttemptRecords.create(store)
     assert (max(records.look_s, records.period_s) <= 0.2) == store.is_local
     assert (min(records.look_s, records.period_s) >= 1.0) == (not store.is_local)
@@ -392,7 +392,7 @@ def test_a_line_that_is_being_written_waits_for_its_end(local, cut):
 
 def test_attempts_have_files_of_their_own(store):
     old, new = AttemptRecords.create(store), AttemptRecords.create(store)
-    for records, number in ((old, 7), (new, 0)):  # A worker of the old attempt is still running.
+    for records, number in ((old, 7), (new, 0)):  # a worker of the old attempt still runs
         recorder = Recorder(records)
         recorder.push(epoch(number))
         recorder.close()
@@ -405,7 +405,7 @@ def test_attempts_have_files_of_their_own(store):
 
 
 def test_attempts_of_a_version_before_are_read(store):
-    """An earlier version used other file names, in a folder and on a store."""
+    """An earlier version used other names for these files, in folders and on stores."""
     at, pieces = "attempts/20261123-201530-123456", (b"", b"-000001", b"-000002")
     lines = [json.dumps(epoch(number)).encode() + b"\n" for number in range(2)]
     if store.is_local:
@@ -478,7 +478,7 @@ def test_what_the_store_refuses_reaches_who_reports(store, soon, monkeypatch):
 
 
 def test_whoever_waits_hears_of_the_refusal_at_once(store, monkeypatch):
-    """The caller gets the refusal, even if the thread takes long to end."""
+    """The caller gets the error at once, even if the thread ends much later."""
 
     def slowly_ending(work, name: str) -> Future:
         def run() -> None:
@@ -511,7 +511,7 @@ def test_one_driver_at_a_time(remote):
         ):
             pass
         assert time.monotonic() - began < 10
-    with RunLease(remote, 2.0):  # it has ended: no wait
+    with RunLease(remote, 2.0):  # the driver before has ended, so there is no wait
         pass
     assert len(remote.names("holders")) == 1
 
@@ -520,11 +520,11 @@ def test_a_driver_that_is_gone_is_followed(remote, capsys):
     here = Holder.this()
     remote.write("holders/000004.json", json.dumps(vars(replace(here, pid=2**22 - 1))).encode())
     began = time.monotonic()
-    with RunLease(remote, 60.0):  # a dead process of this machine
+    with RunLease(remote, 60.0):  # its holder was a process of this machine that is dead
         assert remote.names("holders") == ["000005.json"]
     assert time.monotonic() - began < 20
     remote.write("holders/000007.json", json.dumps(vars(replace(here, host="far", process="another"))).encode())
-    with RunLease(remote, 1.0):  # A process of another machine that was silent for a lease period.
+    with RunLease(remote, 1.0):  # its holder on another machine was silent for a lease period
         assert "was trained by process" in capsys.readouterr().err
 
 
@@ -558,7 +558,7 @@ def test_a_local_run_has_one_driver_too(local):
         pass
     with held(local):
         pass
-    assert local.names() == ["config.json"]  # no file tells of it
+    assert local.names() == ["config.json"]  # a local lock leaves no file
 
 
 def test_who_was_taken_over_leaves_the_successors_files(remote, capsys):
@@ -569,7 +569,7 @@ def test_who_was_taken_over_leaves_the_successors_files(remote, capsys):
         assert remote.create("holders/000002.json", b"{}")
         for name, content in theirs.items():
             remote.write(name, content)
-        time.sleep(30)  # the holder's next look ends it
+        time.sleep(30)  # the holder's next check ends this sleep
 
     directory = RunDirectory.create(remote, {"seed": 1})
 
@@ -581,7 +581,7 @@ def test_who_was_taken_over_leaves_the_successors_files(remote, capsys):
         drive()
     assert {name: remote.read(name) for name in theirs} == theirs
     assert f"what the run has recorded since is in {directory.path}" in capsys.readouterr().err
-    assert RunStore(f"{remote}-next").folder != directory.path  # the next run leaves it alone
+    assert RunStore(f"{remote}-next").folder != directory.path  # the next run does not remove it
     assert directory.metrics() == [{"epoch": 1, "train_loss": 1.0}]
 
 
@@ -596,7 +596,7 @@ def test_the_working_folder_of_a_killed_driver_goes_with_the_next_run(remote):
     assert remote.folder.is_dir()
     assert not left.parent.exists()
     assert RunStore(f"{remote}-next").folder.is_dir()
-    assert remote.folder.is_dir()  # of a process that lives
+    assert remote.folder.is_dir()  # its process is alive
 
 
 def test_once_the_store_lacks_something_a_killed_drivers_folder_is_the_users(remote, monkeypatch):
@@ -607,7 +607,7 @@ def test_once_the_store_lacks_something_a_killed_drivers_folder_is_the_users(rem
     with copied(directory), monkeypatch.context() as away:
         away.setattr(RunStore, "write", raise_away)
         directory.record({"epoch": 1, "train_loss": 1.0})
-        wait_until(lambda: not owner.exists())  # If the driver is killed now, the user keeps the folder.
+        wait_until(lambda: not owner.exists())  # if the driver dies now, the folder stays for the user
     assert remote.read("metrics.jsonl")
     assert not directory.path.parent.exists()
 
@@ -674,12 +674,12 @@ def test_epochs_that_a_killed_driver_has_not_recorded_are_made_up_for(store, tmp
     again = RunDirectory.resume(run.path, {})
     shown: list[int] = []
     again.listeners.append(lambda record: shown.append(record["epoch"]))
-    again.take({"kind": "start", "epoch": 3, "step": 0, "workers": 1})  # the checkpoint after epoch 2
+    again.take({"kind": "start", "epoch": 3, "step": 0, "workers": 1})  # resume at the checkpoint after epoch 2
     (left,) = AttemptRecords.left(store)
     again.make_up(RecordReader(left).records(), 3)
     again.take(epoch(3))
     assert [record["epoch"] for record in again.metrics()] == [0, 1, 2, 3]
-    assert shown == [1, 2, 3]  # trackers too
+    assert shown == [1, 2, 3]  # trackers also get the missed epochs
 
 
 def test_all_that_was_reported_is_passed_on_before_the_end(store, soon):
@@ -717,7 +717,7 @@ def test_an_error_of_who_records_ends_the_body_and_is_named(local, error):
     def follow() -> None:
         with followed(records, consume):
             Recorder(records).push({"kind": "damage", "what": "something"})
-            with pytest.raises(KeyboardInterrupt):  # The error also ends a wait for Ray Train.
+            with pytest.raises(KeyboardInterrupt):  # the error interrupts a wait for Ray Train
                 time.sleep(60)
 
     with pytest.raises(StageError, match=f"^recording metrics: {type(error).__name__}: {error}$"):

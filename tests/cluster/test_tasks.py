@@ -1,4 +1,4 @@
-"""Losses and scores of every task are compared with plain references. Unknown targets are left out."""
+"""Compares the losses and scores of every task with simple references. Unknown targets do not count."""
 
 import math
 
@@ -97,10 +97,10 @@ def test_several_targets_are_scored_one_by_one_and_have_the_same_say():
 
     found = scores([1.0, 3e5, 9.0], [-3.0, 0.0, 9.0])
     own = {"mae_small": 2.0, "mae_big": 3e5, "rmse_small": math.sqrt(5), "rmse_big": 3e5}
-    own |= {"r2_small": 0.0, "r2_big": 0.0}  # all targets are equal
+    own |= {"r2_small": 0.0, "r2_big": 0.0}  # R² is 0 if all targets are equal
     means = {"mae": (2 / 2 + 0.3) / 2, "rmse": (math.sqrt(5) / 2 + 0.3) / 2, "r2": 0.0}
     assert found == pytest.approx({"count": 3, **means, **own, "loss": (4 + 3e5) / 3})
-    # A model that predicts the small target well scores better than a model that is slightly better on the big target.
+    # A model that is good on the small target scores better than a model that is only slightly better on the big target.
     assert scores([0.2, 4.1e5, 0.0])["mae"] < scores([2.0, 4.0e5, 0.0])["mae"]
     with pytest.raises(ConfigError, match="expected a positive deviation of each"):
         Regression(names=("a", "b"), deviation=(1.0,))
@@ -176,7 +176,7 @@ def test_f1_of_several_labels_is_scikit_learns(unknown):
     metrics = pytest.importorskip("sklearn.metrics")
     torch.manual_seed(0)
     logits, target = torch.randn(50, 6), (torch.rand(50, 6) < 0.3).float()
-    logits[:, 4] -= 9.0  # never predicted, and the last never occurs
+    logits[:, 4] -= 9.0  # labels 4 and 5 are never predicted; label 5 never occurs
     logits[:, 5] -= 9.0
     target[:, 5] = 0.0
     for metric in ("micro_f1", "macro_f1"):
@@ -282,8 +282,8 @@ def test_the_rank_of_a_pair_is_ogbs_and_counts_graph_by_graph():
     rows, means = [], []
     for graph in range(5):
         reciprocal = []
-        for _ in range(graph):  # the first has no true pair
-            own, others = random.integers(0, 4, 1), random.integers(0, 4, 6)  # with ties
+        for _ in range(graph):  # graph 0 has no true pair
+            own, others = random.integers(0, 4, 1), random.integers(0, 4, 6)  # integers, so that scores tie
             scored = {"y_pred_pos": torch.tensor(own).float(), "y_pred_neg": torch.tensor(others).float()[None]}
             reciprocal.append(float(evaluator.eval(scored)["mrr_list"][0]))
             rows.append((0.3, (others > own).sum(), (others == own).sum(), 1, graph))

@@ -1,4 +1,4 @@
-"""The messages that a user sees when training ends with an error."""
+"""Tests the messages that a user sees when training ends with an error."""
 
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ Refer to the documentation on how to address the out of memory issue: a long tex
 
 
 class TrainingFailed(Exception):
-    """Ray Train's error: the failures of workers by rank, or the controller's failure."""
+    """Like the error of Ray Train. It has the failures of workers by rank, or the failure of the controller."""
 
     def __init__(
         self, worker_failures: dict[int, Exception] | None = None, controller: Exception | None = None

@@ -1,4 +1,4 @@
-"""Workers that die during training on a real Ray: how often they are restarted, and when the run ends."""
+"""Workers die during training on a real Ray. Tests how often they are restarted, and when the run gives up."""
 
 import json
 import os
@@ -22,11 +22,11 @@ from tests.cluster.training import test_train_loop as toys
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
-STEPS = 5  # of an epoch
+STEPS = 5  # steps in an epoch
 
 
 class Mortal(toys.Pooled):
-    """A model whose process dies in the `lifetime`-th training step of that process."""
+    """A model that kills its process in the process's training step number `lifetime`."""
 
     def __init__(self, lifetime: int) -> None:
         super().__init__()
@@ -35,13 +35,13 @@ class Mortal(toys.Pooled):
     def forward(self, batch):
         self.seen += self.training
         if self.seen == self.lifetime:
-            time.sleep(0.5)  # lets the records of earlier steps arrive
+            time.sleep(0.5)  # time for the records of earlier steps to arrive
             os.kill(os.getpid(), signal.SIGKILL)
         return super().forward(batch)
 
 
 class Refusing(toys.Pooled):
-    """A model that refuses the batch of its third training step."""
+    """A model that raises an error for the batch of its third training step."""
 
     seen = 0
 
@@ -70,7 +70,7 @@ class Unreadable:
 
 @pytest.fixture(scope="module", autouse=True)
 def by_value(shared_ray):
-    for module in (toys, sys.modules[__name__]):  # Ray's workers do not import tests
+    for module in (toys, sys.modules[__name__]):  # Ray's workers cannot import tests
         cloudpickle.register_pickle_by_value(module)
     yield
     for module in (toys, sys.modules[__name__]):
@@ -111,7 +111,7 @@ def test_the_user_reads_an_error_once_with_its_stage_and_rank(tmp_path, changes,
 
 
 def run(folder: Path, lifetime: int, per_hour: int) -> list[dict]:
-    """Trains three epochs; returns the events."""
+    """Trains three epochs and returns the run's events."""
     spec = replace(toys.spec(checkpoint_every=1), build_model=partial(Mortal, lifetime), model_config={})
     directory = RunDirectory.create(folder, {})
     told: list[str] = []
@@ -129,7 +129,7 @@ def run(folder: Path, lifetime: int, per_hour: int) -> list[dict]:
 @pytest.mark.long
 def test_failures_within_the_rate_change_nothing(tmp_path):
     run(tmp_path / "undisturbed", lifetime=1000, per_hour=0)
-    events = run(tmp_path / "disturbed", lifetime=STEPS + 3, per_hour=2)  # an epoch further each time
+    events = run(tmp_path / "disturbed", lifetime=STEPS + 3, per_hour=2)  # each attempt gets one epoch further
     assert [event["kind"] for event in events if event["kind"] in ("start", "failure")] == ["start", "failure"] * 2 + [
         "start"
     ]
@@ -145,7 +145,7 @@ def test_more_failures_than_the_rate_allows_end_the_run(tmp_path):
     ) as e:
         run(tmp_path / "run", lifetime=STEPS + 3, per_hour=1)
     assert "\n" not in str(e.value)
-    assert len((tmp_path / "run" / "failure.log").read_text().split("Actor")) > 2  # both, with Ray's messages
+    assert len((tmp_path / "run" / "failure.log").read_text().split("Actor")) > 2  # both failures, with Ray's messages
 
 
 @pytest.mark.long

@@ -1,4 +1,4 @@
-"""Compiled loops on disk: one process writes them and any other may load them, also if several processes compile at once."""
+"""Tests the cache of compiled loops on disk. One process writes a loop and every other process can load it, even if several processes compile at once."""
 
 import errno
 import os
@@ -79,7 +79,7 @@ def test_a_turn_that_does_not_end_is_not_waited_for(monkeypatch, tmp_path):
     first = compiled(square)
     with locked(first._cache.turn, 1), one_compiles_for_all():
         assert (first(np.arange(3, dtype=np.int32)) == [0, 1, 4]).all()
-    with locked(first._cache.turn, 0), one_compiles_for_all():  # nothing to compile, nobody to wait for
+    with locked(first._cache.turn, 0), one_compiles_for_all():  # loads without waiting
         second = compiled(square)
         assert (second(np.arange(3, dtype=np.int32)) == [0, 1, 4]).all()
     assert second.stats.cache_hits
@@ -125,7 +125,7 @@ def test_an_entry_is_found_wherever_its_source_lies(module, tmp_path):
 
 
 def test_what_a_loop_calls_is_part_of_its_name(monkeypatch, tmp_path):
-    """numba checks only the file of a function itself, and would keep old code of the functions that it calls."""
+    """numba checks only the source file of the function itself. If a function that it calls changes, numba would load the old code."""
     cached = graphmill.core.compile_cache
 
     def digest() -> str:
@@ -160,7 +160,7 @@ def test_entries_that_were_loaded_longest_ago_are_removed_above_the_bound(monkey
     for dtype in (np.int8, np.int16, np.int32):
         loop(np.arange(3, dtype=dtype))
     paths = sorted(tmp_path.glob("*/*.nbc"), key=lambda path: path.stat().st_mtime)
-    os.utime(paths[0])  # loaded just now
+    os.utime(paths[0])  # the most recently loaded file
     for age, path in enumerate(paths[1:], start=1):
         os.utime(path, (1e9 - age, 1e9 - age))
     monkeypatch.setattr(graphmill.core.compile_cache, "_MAX_BYTES", sum(path.stat().st_size for path in paths))
@@ -176,7 +176,7 @@ def square(values):
 
 
 def test_two_caches_that_know_nothing_of_each_other(monkeypatch, tmp_path):
-    """In this order numba's own index loses an entry or mixes up two entries: both caches are opened before either saves."""
+    """Both caches are opened before either of them saves. In this order, numba's own index would lose an entry or confuse two entries."""
     monkeypatch.setattr("numba.config.CACHE_DIR", str(tmp_path))
     first, second = compiled(square), compiled(square)
     assert (first(np.arange(3, dtype=np.int32)) == [0, 1, 4]).all()
@@ -245,7 +245,7 @@ for name in sys.argv[1:]:
 
 
 def test_entries_of_two_processes_are_loaded_together(tmp_path):
-    """numba numbers compiled functions from 1 in each process, so the quicksorts of two functions get one name."""
+    """In each process numba numbers compiled functions from 1. So two processes give different functions, such as two quicksorts, the same name."""
     (path := tmp_path / "sorts.py").write_text(SORTS.format(root=str(ROOT)))
 
     def run_once(*names: str) -> str:
@@ -283,7 +283,7 @@ def test_a_folder_that_is_not_its_owner_s_alone_is_not_taken(tmp_path, caplog, c
 
 
 def test_a_planted_entry_does_not_run(tmp_path):
-    """If the planted entry were unpickled, it would create a file."""
+    """An attacker puts an entry into the cache. If it were unpickled, it would create a file."""
     (path := tmp_path / "loops.py").write_text(MODULE.format(root=str(ROOT)))
     environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "base")}
 
@@ -317,7 +317,7 @@ def test_the_folder_is_made_for_its_owner_alone(tmp_path):
         folder = cache_folder(str(tmp_path / "some" / "cache"))
     finally:
         os.umask(old)
-    assert folder is None  # Other users can write the folder above it.
+    assert folder is None  # other users can write to its parent
     folder = cache_folder(str(tmp_path / "other" / "cache"))
     assert folder is not None
     assert folder.stat().st_mode & 0o777 == 0o700

@@ -7,7 +7,7 @@ from graphmill.core.counter_random import Permutation, derive_key, hash_counters
 
 
 def test_is_splitmix64():
-    # First outputs of Vigna's splitmix64.c for seed 1234567.
+    # The first outputs of Vigna's splitmix64.c for the seed 1234567.
     expected = [
         6457827717110365317,
         3203168211198807973,
@@ -49,8 +49,8 @@ def test_permutation_of_large_sizes_inverts(size):
 
 def test_permutation_scatters():
     image = Permutation(100_000, 4).forward(np.arange(100_000))
-    # Neighbors are mapped far from each other, and each tenth of the output has its share of the first tenth of the
-    # input.
+    # Neighboring inputs are mapped far from each other. Each tenth of the output range gets about a tenth of the first
+    # tenth of the inputs.
     assert np.median(np.abs(np.diff(image))) > 10_000
     counts = np.bincount(image[:10_000] // 10_000, minlength=10)
     assert np.all(np.abs(counts - 1000) < 150)

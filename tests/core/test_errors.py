@@ -1,4 +1,4 @@
-"""Each of our errors is one line of plain text, for any values in its message, also after pickling."""
+"""The message of every Graphmill error is one line of plain text, whatever values it contains, also after pickling."""
 
 import pickle
 

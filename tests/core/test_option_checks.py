@@ -1,4 +1,4 @@
-"""Options of a wrong type are refused by name. Equal values of another permitted type give the same options."""
+"""An option of a wrong type is refused, and the message names it. A value of another permitted type that is equal gives equal options."""
 
 import re
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""A map over threads: order, errors, reading ahead, and no thread left at the end."""
+"""Tests the map over threads: the order of results, errors, how far it reads ahead, and that no thread remains at the end."""
 
 import threading
 import time
@@ -14,7 +14,7 @@ from graphmill.core.parallel_map import ordered_map
 @given(st.lists(st.integers(0, 3), max_size=12), st.integers(0, 4))
 def test_results_come_in_the_order_of_items(delays: list[int], num_threads: int) -> None:
     def work(item: tuple[int, int]) -> int:
-        time.sleep(item[1] * 1e-3)  # later items are often done first
+        time.sleep(item[1] * 1e-3)  # later items often finish first
         return item[0]
 
     assert list(ordered_map(work, enumerate(delays), num_threads)) == list(range(len(delays)))

@@ -1,4 +1,4 @@
-"""Graphs, samplers, loaders, batches and configurations have a repr of a few lines."""
+"""The repr of graphs, samplers, loaders, batches and configurations has only a few lines."""
 
 import pytest
 

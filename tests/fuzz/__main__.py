@@ -1,8 +1,8 @@
-"""Coverage-guided fuzzing of a reader: `python -m tests.fuzz topology --minutes 10`, with atheris installed (Linux).
+"""Fuzzes a reader, guided by coverage: `python -m tests.fuzz topology --minutes 10`. Needs atheris (Linux).
 
-Inputs that reach new code are stored in --corpus for the next run. A finding is an error other than GraphmillError, a
-hang of 20 s, or more than 2 GiB of memory. A finding ends the run with a trace, and its input is stored as crash-…,
-timeout-… or oom-… in the current folder.
+Inputs that reach new code are stored in --corpus for the next run. A finding is any error other than GraphmillError, a
+hang of 20 s, or a use of more than 2 GiB of memory. The first finding ends the run with a trace. Its input is stored in
+the current folder as crash-…, timeout-… or oom-….
 """
 
 import argparse
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import atheris
 
-_READERS = (  # what targets import only when they begin
+_READERS = (  # modules that targets import late
     "graphmill.cluster.checkpoints.checkpoint",
     "graphmill.jobs.convert_checkpoint",
     "graphmill.jobs.config.config",
@@ -27,7 +27,7 @@ _READERS = (  # what targets import only when they begin
     "graphmill.storage.molecules.pcqm4mv2",
 )
 
-# Compiled loops cannot be instrumented.
+# Atheris cannot instrument compiled loops.
 _COMPILED = [
     *(
         "graphmill.storage.external_sort.bucket_kernels",

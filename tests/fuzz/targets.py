@@ -1,8 +1,9 @@
-"""The readers of foreign bytes: one fuzzing target for each kind of file.
+"""Fuzzing targets: one for each kind of file whose bytes come from others.
 
-A target writes a valid folder once and replaces one of its files by the tested bytes. The manifest gets the size and
-the checksum of these bytes, so that reading does not stop there. The bytes must be read or refused with a
-GraphmillError. Any other error is a finding. So is a hang, and so is more memory than the bytes can explain.
+A target writes a valid folder once. For each input it replaces one file by the input's bytes. The manifest gets the
+size and checksum of these bytes, so that the reader does not refuse them for their checksum. The reader must read the
+bytes or refuse them with a GraphmillError. Any other error is a finding. So is a hang, and so is a use of memory that
+is too large for the number of bytes.
 """
 
 import hashlib
@@ -31,14 +32,14 @@ Run = Callable[[bytes], None]
 
 @dataclass(frozen=True)
 class Target:
-    """`prepare(folder)` returns valid initial contents, and the function that reads other contents."""
+    """A target. `prepare(folder)` returns valid contents of a file, and a function that reads other contents instead."""
 
     name: str
     prepare: Callable[[Path], tuple[list[bytes], Run]]
 
 
 def read_or_refused(run: Run, data: bytes) -> bool:
-    """True if the bytes were read, False if they were refused with the right error."""
+    """Returns True if the reader reads the bytes, and False if it refuses them with a GraphmillError."""
     try:
         run(data)
     except GraphmillError as error:
@@ -73,7 +74,7 @@ def _graph_manifest(folder: Path) -> tuple[list[bytes], Run]:
     def run(data: bytes) -> None:
         text = data.decode(errors="replace")
         try:
-            parse_head(text, "a manifest")  # of whichever number
+            parse_head(text, "a manifest")  # of any version
         except GraphmillError as error:
             if read_or_refused(lambda _: parse_manifest(text, "a manifest") and None, data):
                 raise ValueError(f"read as a manifest, and its head was refused: {error}") from error
@@ -115,7 +116,7 @@ def _recipe(folder: Path) -> tuple[list[bytes], Run]:
 
     def run(data: bytes) -> None:
         file.write_bytes(data)
-        read_config(config_tree("nodes", read_recipe(str(file))))  # The folder is elsewhere, so code in it is refused.
+        read_config(config_tree("nodes", read_recipe(str(file))))  # may not import code from the folder
 
     return valid, run
 
@@ -232,7 +233,7 @@ def _checkpoint_state(folder: Path) -> tuple[list[bytes], Run]:
 
     path, _, _ = _checkpoint(folder)
     body = json.loads((path / "state.json").read_text())
-    del body["digest"]  # version 1 had none; with it, no other text is read
+    del body["digest"]  # version 1 had no digest; with it, every changed text is refused
 
     def run(data: bytes) -> None:
         (path / "state.json").write_bytes(data)
@@ -263,7 +264,7 @@ def _tensors(name: str) -> Callable[[Path], tuple[list[bytes], Run]]:
 
 
 def _run_record(folder: Path) -> tuple[list[bytes], Run]:
-    """Four texts that zero bytes separate: settings, epochs, events, summary."""
+    """The input has four texts, separated by zero bytes: settings, epochs, events, summary."""
     from graphmill.jobs.records.run_record import read_run
     from graphmill.jobs.reporting.run_report import run_page
 
@@ -287,7 +288,7 @@ def _run_record(folder: Path) -> tuple[list[bytes], Run]:
 
 
 def _message(folder: Path) -> tuple[list[bytes], Run]:
-    """A message to a partition server, and its reply."""
+    """The input is a message to a partition server. The server's reply is read too."""
     from graphmill.cluster.transport.wire import pack, unpack
     from graphmill.samplers.vocabulary.messages import NodeRows, SampleNeighbors
 
@@ -327,8 +328,8 @@ def _npz(folder: Path) -> tuple[list[bytes], Run]:
         file.write_bytes(data)
         _drain(npz_graph(file))
 
-    # Deflate expands one byte to at most 1,032. An array is held twice while its type is changed, and three times while
-    # features become dense.
+    # Deflate expands one byte to at most 1,032 bytes. While the type of an array changes, memory has it twice. While
+    # features become dense, memory has them three times.
     return valid, _bounded(run, 3 * 1032)
 
 
@@ -375,7 +376,7 @@ def _plain_pickle(folder: Path) -> tuple[list[bytes], Run]:
         file.write_bytes(data)
         try:
             leaves(read_torch(file) if data[:2] == b"PK" or data[2:3] == b"\x8a" else read_pickle(file))
-        except (Refused, ValueError) as error:  # Errors of a leaf, which importers refuse in one line.
+        except (Refused, ValueError) as error:  # importers turn both into one line
             raise DataError(str(error)) from error
 
     return valid, _bounded(run, 256)
@@ -447,14 +448,14 @@ def _node_csv(folder: Path) -> tuple[list[bytes], Run]:
         for read in (read_features, read_splits):
             with suppress(GraphmillError):
                 read(file)
-        labels = read_labels(file)  # Numbers, or classes, for which -1 means unknown.
+        labels = read_labels(file)  # numbers, or classes with -1 for unknown
         assert labels.dtype.kind == "f" or labels.min(initial=0) >= -1
 
     return valid, _bounded(run, 1024)
 
 
 def _bounded(run: Run, bytes_per_byte: int) -> Run:
-    """Calls `run`, and refuses a peak memory of more than 32 MiB plus a fixed number of bytes for each input byte."""
+    """Wraps `run`. Fails if its peak memory is more than 32 MiB plus `bytes_per_byte` bytes for each byte of input."""
 
     def bounded(data: bytes) -> None:
         tracemalloc.start()
@@ -470,7 +471,7 @@ def _bounded(run: Run, bytes_per_byte: int) -> Run:
 
 
 def _drain(source) -> None:
-    """Reads the stream as ingestion does. There are few edges, so that no claimed number of nodes is trusted."""
+    """Reads the source as ingestion does. Reads node columns only if the file claims a moderate number of nodes."""
     for chunk in source.edges(1 << 10):
         assert chunk.src.dtype == chunk.dst.dtype == np.int64
     if source.info.num_nodes < 1 << 20:

@@ -1,4 +1,4 @@
-"""Reads all inputs that fuzzing kept, and each target's valid first input."""
+"""Runs every target on its valid first input and on all inputs that fuzzing has kept."""
 
 from pathlib import Path
 

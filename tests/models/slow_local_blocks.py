@@ -1,11 +1,11 @@
-"""The convolutions of models/operators/local_blocks.py as loops over nodes."""
+"""Slow versions of the convolutions in models/operators/local_blocks.py, as loops over nodes."""
 
 import torch
 from torch import Tensor, nn
 
 from graphmill.models.primitives.graphs import Graphs
 
-# Directed, with parallel edges 0 → 1, a self-loop at 2 and an isolated node 4; unsorted.
+# A directed graph with unsorted edges. It has parallel edges 0 → 1, a self-loop at node 2, and an isolated node 4.
 EDGES = torch.tensor([[0, 3, 0, 2, 1, 2], [1, 0, 1, 2, 3, 0]])
 
 
@@ -36,7 +36,7 @@ def slow_sage(layer, x: Tensor, edges: Tensor = EDGES) -> Tensor:
 
 
 def normalised_sums(x: Tensor, edges: Tensor) -> Tensor:
-    """D̂^-½ (A + I) D̂^-½ X."""
+    """Computes D̂^-½ (A + I) D̂^-½ X."""
     degree = torch.tensor([len(sources(node, edges)) + 1.0 for node in range(len(x))], dtype=x.dtype)
     rows = []
     for node in range(len(x)):
@@ -94,7 +94,7 @@ SLOW = {
 
 
 def slow_with_edges(block: str, layer, x: Tensor, e: Tensor, edges: Tensor = EDGES) -> Tensor:
-    """The convolution if edge k has the features e[k]."""
+    """Slow version of a convolution that reads edge features. Edge k has the features e[k]."""
     rows = []
     for node in range(len(x)):
         near = [
@@ -130,7 +130,7 @@ def slow_with_edges(block: str, layer, x: Tensor, e: Tensor, edges: Tensor = EDG
 
 
 def slow_local(layer, block: str, x: Tensor, edges: Tensor = EDGES, e: Tensor | None = None) -> Tensor:
-    """LocalLayer in evaluation: ReLU(Norm(Conv(H) + Res(H))). Edge k has the state e[k] if edges have states."""
+    """Slow version of LocalLayer in eval mode: ReLU(Norm(Conv(H) + Res(H))). If edges have states, edge k has the state e[k]."""
     conv = layer.convolution
     after = SLOW[block](conv, x, edges) if e is None else slow_with_edges(block, conv, x, e, edges)
     if layer.residual is not None:

@@ -1,4 +1,4 @@
-"""Small versions of the five models on unusual graphs: finite, correct results with finite gradients, or one clear error."""
+"""Runs small versions of the five models on unusual graphs. The result is correct and finite, with finite gradients, or there is one clear error."""
 
 from dataclasses import replace
 from typing import Any
@@ -28,7 +28,7 @@ MODELS: dict[str, tuple[Any, dict[str, Any]]] = {
 }
 ONE = (1, [])
 PATH = (7, [(i, i + 1) for i in range(6)])
-# Longer than the identifiers, walks and eigenvectors that the small sizes take (16, 21 and 13).
+# More nodes than the small models have identifiers, steps of walks and eigenvectors (16, 21 and 13).
 LONG = (40, [(i, i + 1) for i in range(39)] + [(0, 5), (3, 17), (11, 30)])
 TWO_SQUARES = (8, [(0, 1), (1, 2), (2, 3), (3, 0), (4, 5), (5, 6), (6, 7), (7, 4)])
 CASES: dict[str, list[tuple[int, list[tuple[int, int]]]]] = {
@@ -46,7 +46,7 @@ each_model = pytest.mark.parametrize("name", MODELS)
 
 
 def make_graphs(case: list[tuple[int, list[tuple[int, int]]]]) -> Graphs:
-    """Graphs with molecule-like features that depend only on a node's position in its graph; every edge in both directions."""
+    """Graphs with features like those of molecules. A node's features depend only on its position in its graph. Every edge exists in both directions."""
     starts = torch.tensor([0, *(size for size, _ in case)]).cumsum(0)
     ends = [(a + start, b + start) for (_, edges), start in zip(case, starts.tolist()) for a, b in edges]
     index = torch.tensor([*ends, *((b, a) for a, b in ends)], dtype=torch.long).view(-1, 2).t()
@@ -66,7 +66,7 @@ def small(name: str, **changes: Any) -> Any:
 def build(name: str) -> nn.Module:
     torch.manual_seed(0)
     built = MODELS[name][0](small(name, num_layers=2)).double()
-    with torch.no_grad():  # running statistics other than the initial ones
+    with torch.no_grad():  # changes the running statistics
         built(make_graphs([PATH, TWO_SQUARES]))
     return built
 
@@ -85,14 +85,14 @@ def test_awkward_graphs_give_finite_results_and_gradients(name, case):
         assert all(b.isfinite().all() for b in model.buffers())
 
 
-@pytest.mark.parametrize("name", [name for name in MODELS if name != "tokengt, orf"])  # drawn for the batch
+@pytest.mark.parametrize("name", [name for name in MODELS if name != "tokengt, orf"])  # "orf" draws once per batch
 def test_mixed_sizes_get_what_each_graph_gets_alone(name):
     model = build(name).eval()
     case = CASES["mixed sizes"]
     graphs, alone = make_graphs(case), []
     for k, graph in enumerate(case):
         start = int(graphs.node_ptr[k])
-        # GECO visits nodes in an order that comes from their permanent ids.
+        # GECO orders nodes by their permanent ids, so each single graph keeps its ids.
         alone.append(model(replace(make_graphs([graph]), node_id=torch.arange(start, start + graph[0]))))
     torch.testing.assert_close(model(graphs), torch.cat(alone), rtol=1e-7, atol=1e-8)
 
@@ -125,7 +125,7 @@ def test_an_id_outside_the_vocabulary_is_named(name, rows, value):
         build(name)(replace(graphs, **{rows: changed}))
 
 
-@pytest.mark.parametrize("name", [name for name in MODELS if name != "geco"])  # which has no heads
+@pytest.mark.parametrize("name", [name for name in MODELS if name != "geco"])  # GECO has no heads
 def test_heads_must_divide_the_width(name):
     with pytest.raises(ValueError, match=r"set num_heads"):
         small(name, width=30, num_heads=4)

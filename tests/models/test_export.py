@@ -1,4 +1,4 @@
-"""`torch.export` of networks over graphs with categories and fixed sizes; afterwards the network works as before."""
+"""Exports networks by `torch.export`, for graphs with categories and fixed sizes. After the export the original network works as before."""
 
 import pytest
 import torch

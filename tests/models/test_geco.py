@@ -1,6 +1,6 @@
-"""GECO against dense matrices and a slow reference, its equivariances (and where they must fail), and training.
+"""Compares GECO with dense matrices and a slow reference, and tests its training. Also tests where it is equivariant, and where it must not be.
 
-Every identity runs in float64.
+All comparisons are in float64.
 """
 
 import math
@@ -25,7 +25,7 @@ def config(**options):
 
 
 def random_edges(num_nodes, num_edges, seed):
-    """Directed edges with self loops and multi-edges; the last node stays isolated when there are at least three."""
+    """Random directed edges, with self-loops and repeated edges. If there are at least three nodes, the last one is isolated."""
     generator = torch.Generator().manual_seed(seed)
     high = max(1, num_nodes - 1) if num_nodes > 2 else num_nodes
     edges = torch.randint(0, high, (num_edges, 2), generator=generator)
@@ -40,7 +40,7 @@ def adjacency_of(edges, num_nodes, **options):
 
 
 def permuted_edges(edges, permutation):
-    """The edges of the same graph if row r of the new graph is row permutation[r] of the old one."""
+    """Renumbers the nodes of the edges: row r of the new graph is row permutation[r] of the old graph."""
     inverse = torch.empty_like(permutation)
     inverse[permutation] = torch.arange(permutation.numel())
     return inverse[edges]
@@ -49,14 +49,14 @@ def permuted_edges(edges, permutation):
 def build(geco_config, seed=0):
     torch.manual_seed(seed)
     model = GECO(geco_config).double().eval()
-    with torch.no_grad():  # norms and biases away from their neutral start, so that tests see them
+    with torch.no_grad():  # at their initial values, norms and biases have no effect
         for parameter in model.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
     return model
 
 
 def reference_forward(model, x, edges, node_id, encoding=None, epoch=0):
-    """GECO's equations as loops over nodes and channels, in float64; post-norm, last-layer head, one hop."""
+    """GECO's equations as loops over nodes and channels, in float64. Covers post-norm, a head on the last layer, and one hop."""
     c = model.config
     num, width = x.shape[0], c.width
 
@@ -144,7 +144,7 @@ def test_equals_the_slow_reference(options, num_nodes):
 
 
 def test_skip_starts_as_the_identity_beside_the_filter():
-    """With zero filters and initial skips the block is the product of its gates: P₂ ⊙ P₁ ⊙ V."""
+    """If filters are zero and skips have their initial value, the block computes the product P₂ ⊙ P₁ ⊙ V of its gates and V."""
     torch.manual_seed(0)
     block = GlobalBlock(6, 4, 2, SMALL, skip=True).double()
     torch.nn.init.zeros_(block.filter.out.weight)
@@ -192,7 +192,7 @@ def test_output_follows_the_rows_however_the_batch_is_ordered(permutation, norm)
         z = model(x[shuffle], shuffled, node_id_N=node_id[shuffle], epoch=2)
         by_row = model(x[shuffle], shuffled, epoch=2)
     error = float((z - y[shuffle]).abs().max())
-    # Without ids, or with the rows in the given order, the model depends on the order of the rows.
+    # If there are no ids, or if the order is "none", the result depends on the order of the rows.
     assert error > 1e-4 if permutation == "none" else error < 1e-11
     assert float((by_row - y[shuffle]).abs().max()) > 1e-4
 
@@ -243,7 +243,7 @@ def test_no_node_and_one_node(num_nodes, permutation):
     assert y.shape == (num_nodes, 3)
     assert y.isfinite().all()
     y.sum().backward()
-    # Every parameter gets a gradient, so that DDP's all-reduce does not wait for a rank with an empty batch.
+    # Every parameter gets a gradient. Otherwise, in DDP, other ranks would wait for the gradients of a rank with an empty batch.
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
 
 
@@ -264,7 +264,7 @@ def test_overfits_random_labels():
 
 @pytest.mark.long
 def test_learns_what_only_far_nodes_tell():
-    """The graph has no edges, and one marked node decides the label of all nodes. So only the convolution can carry the information."""
+    """The graph has no edges, and one marked node determines the label of all nodes. So only the global convolution can transport the information."""
     torch.manual_seed(0)
     num = 12
     model = GECO(config(in_dim=2, out_dim=2, width=16, filter=FilterConfig(scale="sqrt_length")))
@@ -348,7 +348,7 @@ def test_forward_refusals():
 
 @pytest.mark.parametrize("local", [LocalOptions(), LocalOptions("gcn", "gate", "linear", "batch")])
 def test_recomputing_layers_changes_no_number_and_keeps_less(local):
-    """Recomputation draws the same dropout masks. A batch counts only once in running statistics."""
+    """Recomputed layers use the same dropout masks. Running statistics count a batch only once, although its layers run twice."""
     x, edges = torch.randn(40, 5, dtype=torch.float64), random_edges(40, 200, 3)
     adjacency, results = adjacency_of(edges, 40), []
     for recompute in (False, True):
@@ -367,7 +367,7 @@ def test_recomputing_layers_changes_no_number_and_keeps_less(local):
         y.square().sum().backward()
         results.append((kept, [y.detach(), after, *model.buffers(), *(p.grad for p in model.parameters())]))
     (plain, expected), (less, values) = results
-    # Random draws repeat to the bit, but sums of gradients may be taken in another order.
+    # Random numbers are the same bit for bit, but gradients may be added up in another order.
     for a, b in zip(expected, values, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-13)
     assert less < 0.5 * plain

@@ -1,4 +1,4 @@
-"""GECO over many graphs: each graph has a separate exact circular convolution; order, interface and learning are tested."""
+"""Tests GECO over batches of graphs. Each graph has a separate, exact circular convolution. Also tests the order of nodes, the interface, and learning."""
 
 from dataclasses import replace
 
@@ -71,7 +71,7 @@ def test_orders() -> None:
     order = graph_order(graphs, 1)
     assert torch.equal(order.order_N[order.inverse_N], torch.arange(21))
     assert torch.equal(graphs.graph_of_node[order.order_N], graphs.graph_of_node)
-    assert torch.equal(order.order_N[:6], order.order_N[6:12] - 6)  # one order for each size
+    assert torch.equal(order.order_N[:6], order.order_N[6:12] - 6)  # graphs of the same size have the same order
     assert torch.equal(order.order_N[12:] - 12, graph_order(rings((9,)), 1).order_N)
     assert not torch.equal(order.order_N[12:].argsort().argsort()[:6], order.order_N[:6].argsort().argsort())
     assert not torch.equal(graph_order(graphs, 2).order_N, order.order_N)
@@ -124,7 +124,7 @@ def test_nodes_with_ids_may_come_in_any_order_and_without_may_not(local: str) ->
     graphs, shuffle = replace(rings((9,)), node_id=torch.arange(50, 59)), torch.randperm(9)
     place = torch.argsort(shuffle)
     moved = replace(graphs, x=graphs.x[shuffle], node_id=graphs.node_id[shuffle], edge_index=place[graphs.edge_index])
-    model = model_of(config(local, head_layers=1))  # All units of a deeper head may be inactive.
+    model = model_of(config(local, head_layers=1))  # in a deeper head, all units may be inactive
     torch.testing.assert_close(model(moved), model(graphs), rtol=1e-10, atol=1e-11)
     bare = model(replace(graphs, node_id=None))
     assert not torch.allclose(model(replace(moved, node_id=None)), bare, rtol=1e-6, atol=1e-6)

@@ -1,4 +1,4 @@
-"""The hybrid layer's formula, options and heads, and batch normalisation over too few rows."""
+"""Tests the hybrid layer: its formula, options and heads, and batch normalisation over too few rows."""
 
 from dataclasses import replace
 
@@ -58,7 +58,7 @@ def test_batch_norm_of_too_few_rows_uses_and_keeps_the_running_statistics(rows: 
 
 
 def test_graphgym_readout() -> None:
-    """GraphGPS's `default` head: hidden layers of the full width, each ReLU(W h + b) scaled to length 1."""
+    """The `default` head of GraphGPS. Hidden layers have the full width. Each computes ReLU(W h + b) and scales the result to length 1."""
     readout = Readout(PrimphormerConfig(width=6, num_heads=2, out_dim=2, head_layers=2, head="graphgym")).double()
     x = torch.randn(4, 6, dtype=torch.float64)
     pooled = torch.stack([x[a:b].mean(0) for a, b in GRAPHS.node_ptr.unfold(0, 2, 1).tolist()])

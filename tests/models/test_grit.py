@@ -1,4 +1,4 @@
-"""GRIT: published parameter counts, equivariance, independence of batch-mates, bad input, and that it learns."""
+"""Tests GRIT: published parameter counts, equivariance, independence of the batch's other graphs, bad input, and learning."""
 
 from dataclasses import replace
 
@@ -20,7 +20,7 @@ TINY = GRITConfig(
 
 
 def random_graphs(sizes: list[int], seed: int = 0, chance: float = 0.4) -> Graphs:
-    """Undirected graphs with five node and three edge categories."""
+    """Random undirected graphs with five categories of nodes and three categories of edges."""
     generator = torch.Generator().manual_seed(seed)
     sources, destinations, attributes, start = [], [], [], 0
     for n in sizes:
@@ -41,7 +41,7 @@ def random_graphs(sizes: list[int], seed: int = 0, chance: float = 0.4) -> Graph
 
 
 def build(config: GRITConfig = TINY, **options) -> GRIT:
-    """A model in eval mode and float64, whose norms have the statistics of one training batch."""
+    """A float64 model in eval mode. Its norms have the statistics of one training batch."""
     torch.manual_seed(0)
     model = GRIT(replace(config, **options)).double()
     model(random_graphs([6, 9, 4], seed=7))
@@ -77,7 +77,7 @@ def test_stem_puts_zero_on_absent_pairs_and_walks_start_at_the_query():
     model = build(rrwp_steps=2)
     path = Graphs(
         node_ptr=torch.tensor([0, 3]),
-        edge_index=torch.tensor([[0, 1], [1, 2]]),  # directed
+        edge_index=torch.tensor([[0, 1], [1, 2]]),  # a directed path
         x=torch.zeros(3, 1, dtype=torch.long),
         edge_attr=torch.zeros(2, 1, dtype=torch.long),
     )
@@ -138,7 +138,7 @@ def cycles(*sizes: int) -> Graphs:
 
 
 def test_tells_a_hexagon_from_two_triangles():
-    """Message passing (1-WL) cannot distinguish the two."""
+    """Message passing (1-WL) cannot distinguish these two graphs."""
     config = replace(TINY, node=Features(), edge=Features())
     torch.manual_seed(0)
     model = GRIT(config).double().eval()
@@ -167,7 +167,7 @@ def test_overfits_a_few_molecule_like_graphs():
 
 DIRECTED = Graphs(
     node_ptr=torch.tensor([0, 4, 6]),
-    # A cycle with a chord and a self-loop, an edge both ways with two attributes; one edge in the second graph.
+    # First graph: a cycle with a chord, a self-loop, and one edge in both directions with two attributes. Second graph: one edge.
     edge_index=torch.tensor([[0, 1, 2, 0, 3, 3, 2, 4], [1, 2, 0, 3, 0, 3, 1, 5]]),
     x=torch.tensor([[0], [1], [2], [3], [4], [0]]),
     edge_attr=torch.tensor([[0], [1], [2], [0], [1], [2], [1], [2]]),
@@ -177,7 +177,7 @@ DIRECTED = Graphs(
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("edge_query", ["source", "target"])
 def test_pairs_of_directed_graphs(transposed, edge_query):
-    """e_ij = Emb(edge) + W P_ij with query i. The paper: of the edge i → j; the code, whose queries are targets: of j → i."""
+    """For the query node i, e_ij = Emb(edge) + W P_ij. In the paper the edge is i → j. In the released code queries are targets, so the edge is j → i."""
     model = build(rrwp_steps=4, transposed_rrwp=transposed, edge_query=edge_query)
     pairs = model.embed(DIRECTED)[1].states()
     for b, (start, stop) in enumerate([(0, 4), (4, 6)]):
@@ -204,7 +204,7 @@ def test_released_options_are_those_of_the_code():
 
 
 def test_graphgym_heads_scale_hidden_layers_to_length_one():
-    """GraphGym's MLP: h ← h'/|h'|₂ with h' = ReLU(W h + b) in each hidden layer, then a linear map."""
+    """GraphGym's MLP: each hidden layer computes h' = ReLU(W h + b) and then h = h'/|h'|₂. A linear map follows."""
     model = build(task="node", head="graphgym", head_layers=3, out_dim=4)
     graphs = random_graphs([6, 3], seed=5)
     states = []
@@ -259,7 +259,7 @@ ABLATIONS = {
 
 
 def slow_forward(model: GRIT, n: int, graphs: Graphs) -> torch.Tensor:
-    """A model as released or ablated, on one graph in eval mode, node by node and pair by pair."""
+    """Slow version of the model in eval mode, for one graph: node by node and pair by pair. Covers the released model and the ablations."""
     config = model.config
     adjacency = torch.zeros(n, n, dtype=torch.float64)
     adjacency[graphs.edge_index[0], graphs.edge_index[1]] = 1
@@ -338,7 +338,7 @@ def test_an_ablated_model_trains(ablation):
 
 
 def test_statistics_of_sparse_pairs_are_those_of_neighbors_and_oneself():
-    """Missing pairs do not count in the mean of the batch normalisation."""
+    """Batch normalisation takes its statistics only over pairs that exist."""
     torch.manual_seed(0)
     model = GRIT(replace(TINY, sparse=True, num_layers=2)).double()
     graphs = random_graphs([6, 3], seed=2)

@@ -1,7 +1,7 @@
-"""Sums over many bfloat16 terms are taken in float32 and rounded once: forward and backward, under autocast or not.
+"""Sums of many bfloat16 terms are computed in float32 and rounded only once. This holds forward and backward, with and without autocast.
 
-A bfloat16 has 8 bits: a running sum of ones in bfloat16 stops at 256. So each test adds up thousands of terms, and expects the float64
-sum of the same terms, up to the rounding of the result.
+A bfloat16 number has 8 significant bits, so a running sum of ones stops at 256. Each test adds up thousands of terms. It expects the
+sum of these terms in float64, up to the rounding of the result.
 """
 
 import copy
@@ -27,13 +27,14 @@ MANY = 3000
 
 
 def close(got: Tensor, exact: Tensor, roundings: float = 1.0) -> None:
-    """Checks equality up to `roundings` roundings to bfloat16 (2⁻⁸ of the number each), and up to float32's error in sums with both signs."""
+    """Checks that numbers are equal up to two errors: `roundings` roundings to bfloat16 (each 2⁻⁸ of the number), and the float32 error of sums with mixed
+    signs."""
     size = float(exact.detach().abs().max())
     torch.testing.assert_close(got.double(), exact.double(), rtol=roundings * 2**-7.9, atol=1e-5 * size)
 
 
 def half(*shape: int, seed: int = 0) -> Tensor:
-    """Positive bfloat16 numbers, so that sums grow with the number of terms."""
+    """Random bfloat16 numbers. They are positive, so that a sum grows with the number of its terms."""
     return torch.rand(shape, generator=torch.Generator().manual_seed(seed)).bfloat16()
 
 
@@ -42,7 +43,7 @@ def autocast() -> torch.autocast:
 
 
 def star() -> Graphs:
-    """A graph of MANY edges from node 0, and a graph of one node."""
+    """Two graphs: one with MANY edges from node 0, and one with a single node."""
     ends = torch.arange(1, MANY + 1)
     return Graphs(torch.tensor([0, MANY + 1, MANY + 2]), torch.stack([torch.zeros_like(ends), ends]))
 
@@ -121,7 +122,7 @@ def test_statistics_of_normalisations():
         exact = type(norm)(4).double()(x.double())
         torch.testing.assert_close(y.double(), exact, rtol=2**-7, atol=2**-7)
         (grad,) = torch.autograd.grad(y.float().sum(), next(p for p in norm.parameters() if p.dim() == 1))
-        if isinstance(norm, AdaRMSNorm):  # The first parameter is α, whose gradient is not a plain sum.
+        if isinstance(norm, AdaRMSNorm):  # the gradient of α, the first parameter, is not a plain sum
             continue
         torch.testing.assert_close(grad.double(), exact.sum(0), rtol=1e-3, atol=0.02)
 
@@ -142,7 +143,7 @@ def test_long_filters():
 
 
 def test_gradients_of_sl2_attention_over_many_blocks():
-    """The gradients of keys, values and maps add up a contribution from each block of queries."""
+    """The gradients of keys, values and maps are sums with one term for each block of queries."""
     places, width, edge_width = 320, 4, 3
     q, k, v = (half(1, 1, places, width, seed=seed) for seed in (0, 1, 2))
     tensors = [q, k, v, half(1, places, places, edge_width, seed=3), half(2, edge_width, seed=4), half(2, seed=5)]
@@ -151,7 +152,7 @@ def test_gradients_of_sl2_attention_over_many_blocks():
     def gradients(dtype: torch.dtype) -> tuple[Tensor, ...]:
         leaves = [t.to(dtype).requires_grad_() for t in tensors]
         with autocast():
-            y = sl2_urpe_attention(*leaves, block_scores=places)  # one query at a time
+            y = sl2_urpe_attention(*leaves, block_scores=places)  # a block is one query
         return torch.autograd.grad(y, [leaves[1], leaves[2], *leaves[4:]], grad.to(dtype))
 
     for got, exact in zip(gradients(torch.bfloat16), gradients(torch.float64), strict=True):
@@ -160,11 +161,11 @@ def test_gradients_of_sl2_attention_over_many_blocks():
 
 
 def test_gradients_of_grit_attention_over_many_blocks(monkeypatch):
-    """Products within a block are bfloat16; sums over blocks are not."""
+    """Products within a block are bfloat16. Sums over blocks are float32."""
     places, width = 512, 4
     monkeypatch.setattr(
         "graphmill.models.grit.attention._BLOCK_ELEMENTS", {"cpu": places * width, "cuda": 1}
-    )  # one query at a time
+    )  # a block is one query
     torch.manual_seed(0)
     layer = ConditionalAttention(GRITConfig(width=width, num_heads=1, attention_dropout=0.0))
     graphs = Graphs(torch.tensor([0, places]), torch.zeros(2, 0, dtype=torch.int64))

@@ -1,4 +1,4 @@
-"""GraphSAGE, GCN and GAT are compared with loops over nodes in float64, with residuals, roots, isolated nodes and no edges."""
+"""Compares GraphSAGE, GCN and GAT with loops over nodes, in float64. Cases: residuals, root terms, isolated nodes, no edges."""
 
 from dataclasses import replace
 

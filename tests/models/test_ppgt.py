@@ -1,4 +1,4 @@
-"""PPGT is compared with its formulas for one graph at a time; equivariance, parameter counts, bad input and a small fit are tested."""
+"""Compares PPGT with its formulas, one graph at a time. Also tests equivariance, parameter counts, bad input, and a small training."""
 
 import math
 from dataclasses import replace
@@ -33,7 +33,7 @@ FORMULAS = ("urpe", "unscaled_qk", "stem_init", "head_shape", "edge_query")
 
 
 def as_released(config):
-    """The options with the released code's formulas, as in its recipe."""
+    """Options that select the formulas of the released code, as its recipe does."""
     recipe, names = options_of("ppgt/arxiv_released"), FORMULAS
     if config.readout == "direct":
         config = replace(config, undirected_walks=True)
@@ -63,13 +63,13 @@ def pack(graphs, roots=None):
     )
 
 
-# A graph with edges, one node, an isolated node among others, no edges, two components.
+# Five graphs: one with edges, one with a single node, one with an isolated node, one without edges, one with two components.
 SHAPES = [(6, 8), (1, 0), (5, 3), (4, 0), (9, 7)]
 GRAPHS = [random_graph(*shape, seed) for seed, shape in enumerate(SHAPES)]
 
 
 def build(config, seed=0):
-    """A float64 model whose parameters are all random, so that no initial value hides a fault."""
+    """A float64 model. All parameters are random, because some initial values (such as 0) could hide a fault."""
     torch.manual_seed(seed)
     model = PPGT(config).double().eval()
     with torch.no_grad():
@@ -79,7 +79,7 @@ def build(config, seed=0):
 
 
 def dense_reference(model, graph, root=None):
-    """The equations of the module's docstring with dense matrices, for one graph."""
+    """Computes the equations in the docstring of the PPGT module with dense matrices, for one graph."""
     config = model.config
     x_raw, edges, attr = graph
     n = len(x_raw)
@@ -217,7 +217,7 @@ def test_each_graph_of_a_batch_gets_what_the_formulas_say(config):
 
 
 def superpixels(graph):
-    """Graphs with numeric features; the last two are a position."""
+    """Replaces the node features by five numbers. The last two are a position in the image."""
     x, edges, attr = graph
     return torch.rand(len(x), 5, dtype=torch.float64, generator=torch.Generator().manual_seed(len(x))), edges, attr
 
@@ -227,7 +227,7 @@ def test_places_of_superpixels():
     graphs = [one_way(superpixels(graph)) for graph in GRAPHS]
     expected = torch.cat([dense_reference(model, graph) for graph in graphs])
     torch.testing.assert_close(model(pack(graphs)), expected, rtol=1e-9, atol=1e-10)
-    # All nodes are moved together: the pairs do not change, but the node stem sees the new positions.
+    # All nodes move by the same vector. Distances of pairs do not change, but the node stem reads the new positions.
     moved = [(x + torch.tensor([0, 0, 0, 0.1, 0.2]), edges, attr) for x, edges, attr in graphs]
     with torch.no_grad():
         model.node_stem.position.weight.zero_()
@@ -242,7 +242,7 @@ def test_a_norm_that_starts_as_the_identity():
 
 
 def one_way(graph):
-    """A graph with two thirds of the edges in one direction only, and a self-loop."""
+    """A graph in which two thirds of the edges exist in only one direction, with a self-loop."""
     x, edges, attr = graph
     kept = torch.tensor([(u + 2 * v) % 3 != 0 or u < v for u, v in edges.T.tolist()], dtype=torch.bool)
     return x, torch.cat([edges[:, kept], edges.new_zeros(2, 1)], 1), torch.cat([attr[kept], attr.new_ones(1, 1)])
@@ -259,7 +259,7 @@ def one_way(graph):
     ids=["paper", "released", "targets ask", "released, dual walks"],
 )
 def test_directed_graphs(config):
-    """The released code's walks and degrees use an edge in both directions, unless walks are dual; features of edges are at (target, source)."""
+    """In the released code, walks and degrees use each edge in both directions, except for dual walks. The features of an edge are at (target, source)."""
     graphs = [one_way(graph) for graph in GRAPHS]
     model = build(config)
     expected = torch.cat([dense_reference(model, graph) for graph in graphs])
@@ -443,7 +443,7 @@ def test_half_precision_is_close():
 
 
 def test_learns_whether_a_cycle_is_one_or_two():
-    """C6 and two C3 have the same degrees; random walks distinguish them."""
+    """A ring of six nodes and two rings of three nodes have the same degrees. Random walks distinguish them."""
 
     def cycles(*lengths):
         edges, first = [], 0

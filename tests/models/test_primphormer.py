@@ -1,4 +1,4 @@
-"""Primphormer as a model: equivariance, independence of batch-mates, tasks, encodings, presets, penalty, bad inputs, learning."""
+"""Tests Primphormer: equivariance, independence of the batch's other graphs, tasks, encodings, presets, the penalty, bad inputs, and learning."""
 
 from dataclasses import replace
 
@@ -40,7 +40,7 @@ def config(local: str = "gated_gcn", kind: str = "none", task: str = "graph", **
 def model_of(settings: PrimphormerConfig, seed: int = 0) -> Primphormer:
     torch.manual_seed(seed)
     model = Primphormer(settings).double()
-    with torch.no_grad():  # running statistics that are not the initial ones
+    with torch.no_grad():  # changes the running statistics
         model(rings((6, 5, 9)))
     return model.eval()
 
@@ -93,13 +93,13 @@ ENCODINGS = ("laplacian", "laplacian_linear", "stable_laplacian", "stable_expres
 
 @pytest.mark.parametrize("kind", ENCODINGS)
 def test_encodings_reach_the_output(kind: str) -> None:
-    """Nodes with the same features differ by their encoding; its signs are random in training only."""
-    # With some initial weights the few units of the head are inactive.
+    """Nodes with equal features have different outputs, because their encodings differ. Signs of the encoding are random only in training."""
+    # seed=1: with other initial weights, all units of the head may be inactive.
     model = model_of(config("gated_gcn", kind, "node"), seed=1)
     graphs = rings((9,))
     graphs = replace(graphs, x=torch.zeros_like(graphs.x), edge_attr=torch.zeros_like(graphs.edge_attr))
     out = model(graphs)
-    assert torch.equal(out, model(graphs))  # no random sign in evaluation
+    assert torch.equal(out, model(graphs))  # signs are not random in eval mode
     without = model_of(config("gated_gcn", "none", "node"), seed=1)(graphs)
     assert torch.isfinite(out).all()
     assert out.std(0).max() > without.std(0).max() * 0.1
@@ -155,7 +155,7 @@ def test_bfloat16_autocast() -> None:
 
 @pytest.mark.parametrize("local", ["gated_gcn", pytest.param("none", marks=pytest.mark.long)])
 def test_it_fits_a_few_graphs(local: str) -> None:
-    torch.manual_seed(1)  # With some initial weights units of the head are inactive, and the loss stays at 0.2.
+    torch.manual_seed(1)  # with some other seeds, units of the head are inactive and the loss stays at 0.2
     graphs = rings(tuple(range(4, 20)))
     target = torch.randn(16, 1)
     model = Primphormer(
@@ -200,7 +200,7 @@ def test_bad_positions_and_features() -> None:
 
 
 def test_softmax_attention_in_its_place_is_the_formula():
-    """Compared one graph at a time, with the hybrid layer computed by hand."""
+    """Softmax attention replaces primal attention. The model is compared, one graph at a time, with a hybrid layer that the test computes itself."""
     model, graphs = model_of(config("gcn", attention="softmax", num_layers=1)), rings((6, 1, 9))
     x_nD, e_ED, position = model.stem(graphs)
     attention, mixed = model.attentions[0].attention, []

@@ -1,4 +1,4 @@
-"""R-SAGE and relational layers are compared with dense matrices and loops in float64; also the five models behind them."""
+"""Compares R-SAGE and relational layers with dense matrices and loops, in float64. Also tests the five models that run on top of relational layers."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -44,7 +44,7 @@ CONFIG = RSAGEConfig(DIMS, RELATIONS, width=6, num_layers=2, num_bases=2, out_di
 
 
 def pairs(relation: tuple[str, str, str]) -> list[tuple[int, int]]:
-    """(source, target) edges, some of them twice; the first target has none."""
+    """Random edges (source, target). Some are repeated, and the first target has no edge."""
     generator = torch.Generator().manual_seed(len(relation[1]))
     source = torch.randint(SIZES[relation[0]], (11,), generator=generator).tolist()
     target = torch.randint(1, SIZES[relation[2]], (11,), generator=generator).tolist()
@@ -102,7 +102,7 @@ EDGE_DIMS = (2, 0, 3, 0)
 
 
 class Kept(nn.Module):
-    """Keeps its graphs."""
+    """A model that stores the graphs that it receives."""
 
     def forward(self, graphs, *, epoch: int) -> torch.Tensor:
         self.graphs = graphs
@@ -111,7 +111,7 @@ class Kept(nn.Module):
 
 @pytest.mark.parametrize("weighted", [False, True])
 def test_features_of_edges_are_added_to_messages(weighted: bool) -> None:
-    """Compared with loops over edges in each layer. A model behind the layers gets the features, and 0 for relations without features."""
+    """Each layer is compared with a loop over edges. A model on top of the layers also gets the features; a relation without features has zeros."""
     torch.manual_seed(0)
     config = RelationalConfig(DIMS, RELATIONS, EDGE_DIMS, width=6, num_layers=1, num_bases=0, norm="none")
     model = OverTypes(config, Kept()).double().eval()
@@ -160,7 +160,7 @@ def test_gradients() -> None:
 
 
 def test_no_edges_and_nodes_that_hear_nothing() -> None:
-    """A node without in-edges of a relation gets zeros. In a batch without edges each node is computed alone."""
+    """If a node has no in-edges in a relation, the relation adds zeros. In a batch without edges, each node's output depends only on this node."""
     torch.manual_seed(0)
     model = RSAGE(CONFIG).double().eval()
     bare = model(typed({relation: [] for relation in RELATIONS}))
@@ -173,7 +173,7 @@ def test_no_edges_and_nodes_that_hear_nothing() -> None:
 
 
 def test_a_given_degree_divides_sums_of_coefficients() -> None:
-    """Tested for a relation's mean, and for the plain graph, whose degrees count all relations."""
+    """Tests the mean over a relation, and the plain graph, in which a degree counts the edges of all relations."""
     graphs = typed()
     weight = {name: 1 + torch.arange(len(graphs.edges[name][1])).double() for name in RELATIONS}
     degree = {name: 3 + torch.arange(SIZES[name[2]]) for name in RELATIONS}
@@ -190,7 +190,7 @@ def test_a_given_degree_divides_sums_of_coefficients() -> None:
 
 
 def test_an_edge_of_weight_w_counts_as_w_parallel_edges() -> None:
-    """Tested for a relation's mean, and for the plain graph, in which edges of relations without weights have weight 1."""
+    """Tests the mean over a relation, and the plain graph, in which an edge of a relation without weights has weight 1."""
     count = {relation: [1 + i % 3 for i in range(11)] for relation in (WRITES, CITES)}
     edges = {relation: pairs(relation) for relation in RELATIONS}
     repeated = {
@@ -226,7 +226,7 @@ def test_all_types_as_one_plain_graph() -> None:
 
 
 def of_subgraphs(number: Callable[[str, int], int] = lambda name, node: node % 3) -> TypedGraphs:
-    """The same nodes as three roots' subgraphs, with the edges within each. The roots are authors 0, 1 and 2."""
+    """Divides the nodes into the subgraphs of three roots, which are authors 0, 1 and 2. Keeps only edges within a subgraph."""
     subgraph = {name: torch.tensor([number(name, n) for n in range(size)]) for name, size in SIZES.items()}
     edges = {
         relation: [(s, t) for s, t in pairs(relation) if subgraph[relation[0]][s] == subgraph[relation[2]][t]]
@@ -236,7 +236,7 @@ def of_subgraphs(number: Callable[[str, int], int] = lambda name, node: node % 3
 
 
 def only(graphs: TypedGraphs, root: int) -> TypedGraphs:
-    """The batch with only this root's subgraph."""
+    """A batch with only the subgraph of this root."""
     keep = {name: (whose == root).nonzero().squeeze(1) for name, whose in graphs.subgraph.items()}
     place = {name: {node: place for place, node in enumerate(nodes.tolist())} for name, nodes in keep.items()}
     edges = {}
@@ -260,7 +260,7 @@ def test_one_plain_graph_for_each_root() -> None:
     graphs = replace(of_subgraphs(), encodings={"rwse-1": torch.arange(14)})
     assert sum(len(indices) for _, indices in graphs.edges.values()) > 8
     plain = graphs.as_plain(torch.arange(14).double().unsqueeze(1))
-    row = plain.x.squeeze(1).long()  # where a node was before
+    row = plain.x.squeeze(1).long()  # the node's row in `graphs`
     whose = torch.cat([*graphs.subgraph.values()])
     assert plain.graph_of_node.tolist() == whose[row].tolist() == sorted(whose.tolist())
     first = {"paper": 0, "author": 5, "place": 12}
@@ -290,7 +290,7 @@ MODELS = {
 
 @pytest.mark.parametrize("name", MODELS)
 def test_every_model_takes_it(name: str) -> None:
-    """The output is the model's output over the layers' states, and gradients reach the layers."""
+    """The output equals the model's output for the states of the relational layers, and gradients reach these layers."""
     torch.manual_seed(0)
     model = OverTypes(RelationalConfig(DIMS, RELATIONS, width=WIDTH, num_layers=1), MODELS[name]()).double().eval()
     graphs = typed()
@@ -303,7 +303,7 @@ def test_every_model_takes_it(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["grit", "ppgt"])
 def test_a_model_sees_each_subgraph_alone(name: str) -> None:
-    """Subgraphs have different sizes, one has only its root. Nodes of another root change nothing."""
+    """Subgraphs have different sizes; one has only its root. Nodes in the subgraph of another root do not change the output."""
     torch.manual_seed(0)
     relational = RelationalConfig(DIMS, RELATIONS, width=WIDTH, num_layers=1)
     model = OverTypes(relational, MODELS[name]()).double().eval()

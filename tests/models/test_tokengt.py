@@ -1,4 +1,4 @@
-"""TokenGT is compared with a plain loop over tokens; published parameter counts and required symmetries are tested."""
+"""Compares TokenGT with a loop over tokens. Also tests published parameter counts and symmetries."""
 
 import dataclasses
 from dataclasses import replace
@@ -34,12 +34,12 @@ def build(config, dtype=torch.float64, train=False):
     model = TokenGT(config).to(dtype)
     with torch.no_grad():
         for p in model.parameters():
-            p.add_(torch.randn_like(p) * 0.2)  # away from zero biases and tiny weights
+            p.add_(torch.randn_like(p) * 0.2)  # so that no bias is 0 and no weight is tiny
     return model.train(train)
 
 
 def make_graphs(sizes_edges, seed=0, dtype=torch.float64):
-    """Graphs with the given edges (local ids); features and stored encodings are random."""
+    """Graphs with these edges; node ids count within each graph. Features and stored encodings are random."""
     generator = torch.Generator().manual_seed(seed)
     sizes = [n for n, _ in sizes_edges]
     node_ptr = torch.tensor([0, *sizes]).cumsum(0)
@@ -55,7 +55,7 @@ def make_graphs(sizes_edges, seed=0, dtype=torch.float64):
 
 
 MIXED = [
-    (4, [(2, 0), (0, 1), (1, 0), (3, 2), (1, 1), (0, 1)]),  # a self-loop, an edge twice, sources out of order
+    (4, [(2, 0), (0, 1), (1, 0), (3, 2), (1, 1), (0, 1)]),  # a self-loop, a repeated edge, unsorted sources
     (0, []),
     (1, []),
     (3, [(0, 2), (2, 0)]),  # node 1 is isolated
@@ -68,7 +68,7 @@ def mixed():
 
 
 def plain(model, graph):
-    """The output for one graph, token by token, with the model's weights and an explicit softmax."""
+    """Slow version of the model for one graph: token by token, with an explicit softmax. Uses the weights of `model`."""
     config, embedding = model.config, model.embedding
     pairs = [(v, v) for v in range(graph.num_nodes)] + [tuple(e) for e in graph.edge_index.t().tolist()]
     tokens = []
@@ -149,9 +149,9 @@ def test_batch_mates_change_nothing(mixed, attention, identifier, task, reductio
 
 
 def test_rows_of_eigenvectors_are_scaled_to_length_one(mixed):
-    """The size of a node's identifier does not depend on the size of the graph, although entries of an eigenvector are about n^-½."""
+    """Entries of an eigenvector are about n^-½. Scaling makes the size of a node's identifier independent of the number of nodes n."""
     rows = mixed.encodings["lap"].clone()
-    # A vector of no component, and the small values that a solver leaves outside an eigenvector's support.
+    # Row 0 is exactly zero. Row 1 has the tiny values that a solver may return instead of zeros.
     rows[0], rows[1] = 0, 1e-9
     mixed = dataclasses.replace(mixed, encodings={"lap": rows})
     smaller = dataclasses.replace(mixed, encodings={"lap": rows * 0.01})
@@ -166,7 +166,7 @@ def test_rows_of_eigenvectors_are_scaled_to_length_one(mixed):
 
 
 def test_a_mean_over_edges_does_not_grow_with_their_number():
-    """A hub's node token after SEB: the sum adds a token for each of the hub's edges, and the mean has the size of one token."""
+    """A hub's node token after SEB. With "sum" it grows by one token for each edge of the hub; with "mean" it grows by the size of one token."""
     sizes = {}
     for leaves in (2, 64):
         star = [(0, i + 1) for i in range(leaves)] + [(0, 0)]
@@ -174,7 +174,7 @@ def test_a_mean_over_edges_does_not_grow_with_their_number():
         x = torch.ones(1, view.num_places, 3, dtype=torch.float64)
         for reduction in ("sum", "mean"):
             after = view.nodes(view.add_edges_to_nodes(x, reduction))
-            assert torch.equal(after[1:], torch.ones(leaves, 3, dtype=torch.float64))  # leaves have no edge that leaves
+            assert torch.equal(after[1:], torch.ones(leaves, 3, dtype=torch.float64))  # leaves have no out-edges
             sizes[reduction, leaves] = after[0, 0].item()
     assert sizes == {("sum", 2): 3.0, ("sum", 64): 65.0, ("mean", 2): 2.0, ("mean", 64): 2.0}
 
@@ -182,7 +182,7 @@ def test_a_mean_over_edges_does_not_grow_with_their_number():
 @pytest.mark.parametrize("attention", ["softmax", "performer"])
 @pytest.mark.parametrize("reduction", ["sum", "mean"])
 def test_permuting_nodes_and_edges_permutes_the_result(attention, reduction):
-    """E11: identifiers are permuted together with their nodes."""
+    """E11: permuting nodes and edges permutes the result. Identifiers are permuted together with their nodes."""
     graphs = make_graphs([(5, [(0, 1), (1, 0), (1, 2), (2, 1), (3, 3), (2, 4)])])
     order, edge_order = torch.tensor([3, 0, 4, 1, 2]), torch.tensor([5, 2, 0, 4, 1, 3])
     inverse = torch.argsort(order)
@@ -208,7 +208,7 @@ def test_permuting_nodes_and_edges_permutes_the_result(attention, reduction):
 
 
 def test_identifiers_show_incidence():
-    """E3: [P_u, P_v]·[P_k, P_k] is 1 where k is an end of (u, v) and u ≠ v, 2 for a node with itself, else 0."""
+    """E3: [P_u, P_v]·[P_k, P_k] is 1 if k is an end of (u, v) and u ≠ v. It is 2 if u = v = k, and otherwise 0."""
     model = build(options(identifier="orf", identifier_dim=6), train=True)
     graphs = make_graphs([(5, [(0, 1), (1, 0), (3, 4)]), (3, [(2, 0)])])
     view = TokenView(graphs, 1)
@@ -247,9 +247,9 @@ def test_initial_values():
 
 
 def switch_attention(model: TokenGT, attention: Literal["softmax", "performer"], **options: Any) -> TokenGT:
-    """Returns a model with the same weights and the other attention; `options` override other fields of the config.
+    """Returns a model with the same weights but the other kind of attention. `options` override other fields of the config.
 
-    Only Performer's projections differ between the two state dicts. Raises RuntimeError if an option changes shapes.
+    The two state dicts differ only in Performer's projections. Raises RuntimeError if an option changes shapes.
     """
     switched = TokenGT(replace(model.config, attention=attention, **options))
     switched.to(next(model.parameters()))
@@ -300,7 +300,7 @@ def test_performer_holds_nothing_quadratic_in_the_tokens():
     with _LargestTensor() as largest:
         model(graphs).sum().backward()
     tokens = n * (degree + 1)
-    assert largest.numel <= 3 * 16 * tokens  # q, k and v; a T × T matrix would be 2e9
+    assert largest.numel <= 3 * 16 * tokens  # q, k and v; a T × T matrix would have 2e9
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
 
 
@@ -361,7 +361,7 @@ def test_signs_and_dropout_of_eigenvectors_are_for_training_only(mixed):
     kept = seen != 0
     assert 0.2 < kept.double().mean() < 0.8
     torch.testing.assert_close(seen.abs()[kept], 2 * rows.abs()[kept])
-    # One sign per graph and eigenvector.
+    # All nodes of a graph have the same random sign for an eigenvector.
     sign = (seen * rows).sign()[:4]
     assert all(len(set(sign[:, c][sign[:, c] != 0].tolist())) <= 1 for c in range(4))
 
@@ -427,7 +427,7 @@ def cycle(*lengths):
 
 
 def test_learns_to_tell_one_cycle_from_two():
-    """1-WL cannot distinguish them, and neither can TokenGT without identifiers. Eigenvectors with random signs at each step can."""
+    """1-WL and TokenGT without identifiers cannot distinguish the two graphs. TokenGT with eigenvectors, with new random signs in each step, can."""
     pairs = [(cycle(6), 0.0), (cycle(3, 3), 1.0)] * 8
     graphs = dataclasses.replace(make_graphs([g for g, _ in pairs], dtype=torch.float32), x=None, edge_attr=None)
     target = torch.tensor([y for _, y in pairs])
@@ -447,7 +447,7 @@ def test_learns_to_tell_one_cycle_from_two():
             loss.backward()
             optimizer.step()
         losses[identifier] = loss.item()
-    assert losses["laplacian"] < 0.2  # 0.69 by chance
+    assert losses["laplacian"] < 0.2  # guessing gives 0.69
     assert losses["none"] > 0.65
 
 
@@ -482,7 +482,7 @@ def test_bad_batches(mixed, table):
 
 
 def test_the_slots_of_a_feature_table_hold_510_categories_each():
-    """Two of a column's 512 rows stay unused, so that the last column's last category still has one."""
+    """A column has 512 rows. Two of them are unused, so that the last category of the last column also has a row."""
     model = build(options(node=Features(categories=(510, 510)), feature_table="slots"))
     last = model.embedding.node(torch.tensor([[509, 509]]))
     table = model.embedding.node.embedding.weight

@@ -1,13 +1,13 @@
-"""DistDGL on the same emulated hosts as Graphmill: sampling and fetching of features, without a model, with one server and one trainer on each host.
+"""Runs DistDGL on the same emulated hosts as Graphmill. It samples and fetches features, without a model. Each host has one server and one trainer.
 
     partition FOLDER GRAPH.npz HOSTS              GRAPH.npz: src, dst (int), feat [n, d], label [n], roots (ids of the training nodes)
     commands FOLDER HOSTS BATCH_SIZE EPOCHS       prints a line `HOST: COMMAND` for each server and client
     server FOLDER | client FOLDER BATCH_SIZE EPOCHS
 
-It runs in a separate environment: Python 3.11, torch==2.1.2, dgl==1.1.3, "numpy<2", scipy, networkx, requests, psutil,
-tqdm, pandas, packaging, pyyaml, pydantic, "setuptools<70". All hosts write FOLDER. A client loads one epoch, touches
-FOLDER/warmRANK, waits for FOLDER/go, loads the epochs that are measured, prints a line of JSON, touches FOLDER/doneRANK
-and waits for FOLDER/stop (`tests.netlab.links`).
+It needs a separate environment: Python 3.11, torch==2.1.2, dgl==1.1.3, "numpy<2", scipy, networkx, requests, psutil,
+tqdm, pandas, packaging, pyyaml, pydantic, "setuptools<70". All hosts can write to FOLDER. A client loads one epoch,
+touches FOLDER/warmRANK and waits for FOLDER/go. Then it loads the measured epochs, prints a line of JSON, touches
+FOLDER/doneRANK and waits for FOLDER/stop (`tests.netlab.links`).
 """
 
 import json
@@ -15,7 +15,7 @@ import sys
 import time
 from pathlib import Path
 
-FANOUTS = [5, 10, 15]  # DGL lists them from the farthest hop
+FANOUTS = [5, 10, 15]  # DGL's order: the farthest hop first
 PORT, LONGEST_S = 30050, 1200.0
 
 
@@ -51,7 +51,7 @@ def commands(folder: Path, hosts: int, batch_size: int, epochs: int) -> None:
 def serve(folder: Path) -> None:
     import dgl
 
-    dgl.distributed.initialize(str(folder / "hosts.txt"))  # a server stays in this call
+    dgl.distributed.initialize(str(folder / "hosts.txt"))  # in a server, this call does not return
 
 
 def load(folder: Path, batch_size: int, epochs: int) -> None:

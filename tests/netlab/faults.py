@@ -1,12 +1,12 @@
-"""Faults of hosts, links and disks during training: each fault is tried several times, each time in a separate run, and a table shows the results.
+"""Causes faults of hosts, links and disks during training. Tries each fault several times, each time in a new run, and writes a table of the results.
 
     python -m tests.netlab.faults --times 5 --out runs/faults            # all of them, half a day on two cores
     python -m tests.netlab.faults --times 1 --out runs/faults --only head disk
 
-Two emulated hosts train products_geco; see tests/netlab/lab.py. Every trial is a line of OUT/results.jsonl. Trials in
-this file are not repeated, so the command may be interrupted and given again. OUT/results.md is the table. A run must
-continue to the losses of the undisturbed run, or end in time with one line that names the host and the command to
-resume. The resumed run must then have the same losses.
+Two emulated hosts train products_geco; see tests/netlab/lab.py. Every trial becomes a line of OUT/results.jsonl. Trials
+in this file are not repeated, so an interrupted command can be started again. OUT/results.md is the table. After a
+fault, a run must continue and have the losses of a run without faults. Or it must end in time with one line that names
+the host and the command to resume; the resumed run must then have these losses.
 """
 
 import argparse
@@ -32,29 +32,29 @@ from tests.netlab.hosts import DISK, Hosts, call, end_on_signals, why_not
 from tests.netlab.lab import Lab, Running
 from tests.netlab.ray_hosts import REPOSITORY, RayHosts
 
-STRIKES_AT = 15  # epochs
+STRIKES_AT = 15  # finished epochs before the fault
 TOLD_S = 10.0
-MOST_LINES = 400  # of output: more is a flood
-DISK_BYTES = 400 * 2**20  # of each host
-RUN_DISK_BYTES = 24 * 2**20  # Size of the folder "small", in which a run can fill its disk.
+MOST_LINES = 400  # most lines of output that a run may print
+DISK_BYTES = 400 * 2**20  # size of each host's disk
+RUN_DISK_BYTES = 24 * 2**20  # size of the folder "small", which a run fills
 REDIS_PORT = 6390
 
 
 @dataclass(frozen=True)
 class Fault:
-    """`strike` causes the fault, and also ends it if the fault heals by itself. `mend` repairs the rest before the run is resumed."""
+    """A fault. `strike` causes it and, if the fault ends by itself, also ends it. `mend` repairs what is left before the run is resumed."""
 
     strike: Callable[[Lab, Running], None]
-    told: str  # Words that the user must see within TOLD_S, or within `told_s`.
+    told: str  # words that the user must see within `told_s` seconds
     told_s: float = TOLD_S
     options: tuple[str, ...] = ()
-    ends: tuple[str, ...] | None = None  # Words of the last line if the run ends; None: the run continues.
-    within_s: float = 900.0  # it ends
+    ends: tuple[str, ...] | None = None  # words of the run's last line; None: the run continues
+    within_s: float = 900.0  # time within which the run ends
     mend: Callable[[Lab], None] = lambda lab: None
-    host: str = "h0"  # of the driver
-    folder: str = "."  # of the run, below the shared one
-    kind: str = "plain"  # of the lab
-    more: Callable[[Lab, Running], None] = lambda lab, run: None  # Further checks of a run that continued.
+    host: str = "h0"  # host of the driver
+    folder: str = "."  # folder of the run, below the shared folder
+    kind: str = "plain"  # kind of lab, see `lab`
+    more: Callable[[Lab, Running], None] = lambda lab, run: None  # more checks, if it continued
 
 
 def cut(seconds: float) -> Callable[[Lab, Running], None]:
@@ -83,7 +83,7 @@ def kill_head(lab: Lab, run: Running) -> None:
 
 
 def fill(folder: Path) -> None:
-    """Leaves no byte free."""
+    """Fills this disk completely."""
     with contextlib.suppress(OSError), open(folder / "filler", "wb", buffering=0) as stream:
         for size in (2**20, 4096, 1):
             with contextlib.suppress(OSError):
@@ -102,20 +102,20 @@ def fill_disk(lab: Lab, run: Running) -> None:
 
 
 def fill_disk_and_kill(lab: Lab, run: Running) -> None:
-    """Fills a host's disk and kills its worker, so that another worker has to start there."""
+    """Fills the disk of a host and kills the worker there, so that a new worker must start on a full disk."""
     fill(lab.hosts.disk("h1"))
     time.sleep(5)
     os.kill(worker_on(lab, "h1"), signal.SIGKILL)
 
 
 def fill_origins_copy(lab: Lab, run: Running) -> None:
-    """Leaves no room on the surviving host for the lost host's partition."""
+    """Fills the disk of the host that survives, so that it has no room for the partition of the lost host."""
     fill(lab.hosts.disk("h0"))
     lab.hosts.power_off("h1")
 
 
 def slow_down(lab: Lab, run: Running) -> None:
-    """Gives the worker on h1 a fifth of the processor time, until the user is told or 90 s have passed."""
+    """Limits the worker on h1 to a fifth of the CPU time, until a message appears or 90 s have passed."""
     worker, begun = psutil.Process(worker_on(lab, "h1")), time.monotonic()
     while time.monotonic() < begun + 90 and "is slow" not in run.text:
         worker.suspend()
@@ -137,13 +137,13 @@ def command_of(pid: int) -> str:
 
 
 def worker_on(lab: Lab, host: str) -> int:
-    """The training worker's process."""
+    """The id of the training worker's process on a host."""
     (pid,) = [pid for pid in lab.hosts.pids(host) if "RayTrainWorker" in command_of(pid)]
     return pid
 
 
 def served_at_home(lab: Lab, run: Running) -> None:
-    """Checks that each worker reads its own host's partition again."""
+    """Checks that, in the end, each worker again reads the partition on its own host locally."""
     last = [event for event in events(run.path) if event["kind"] == "traffic" and event["of"] == "epochs"][-1]
     assert all(last["local_requests"]), "a partition is remote to both workers"
 
@@ -209,7 +209,7 @@ FAULTS: dict[str, Fault] = {
 
 @contextlib.contextmanager
 def lab(kind: str, folder: Path) -> Iterator[Lab]:
-    """A running lab. "redis": the head has no worker, and keeps its state in a Redis on h1."""
+    """Starts a lab. In the kind "redis", the head has no worker and keeps its state in a Redis on h1."""
     (folder / "small").mkdir(parents=True, exist_ok=True)
     call("mount", "-t", "tmpfs", "-o", f"size={RUN_DISK_BYTES}", "tmpfs", str(folder / "small"))
     try:
@@ -226,7 +226,7 @@ def lab(kind: str, folder: Path) -> Iterator[Lab]:
 
 
 class Labs:
-    """Runs one lab at a time, and knows the losses of an undisturbed run. A context manager."""
+    """Runs one lab at a time and stores the losses of a run without faults. A context manager."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._stack = folder.resolve(), contextlib.ExitStack()
@@ -240,7 +240,7 @@ class Labs:
         self.end()
 
     def end(self) -> None:
-        """Ends the lab, because the next trial must not get its state."""
+        """Ends the lab, so that the next trial begins with a new one."""
         self._kind = self._lab = None
         self._stack.close()
 
@@ -258,7 +258,7 @@ class Labs:
         return self._lab, json.loads(basis.read_text())
 
     def try_one(self, name: str, turn: int) -> dict[str, Any]:
-        """Tries one fault. Raises AssertionError if the result is not the promised one."""
+        """Tries one fault. Raises AssertionError if the result is not as promised."""
         try:
             return try_one(name, turn, *self.of(FAULTS[name].kind))
         except BaseException:
@@ -267,7 +267,7 @@ class Labs:
 
 
 def try_one(name: str, turn: int, where: Lab, undisturbed: Sequence[float]) -> dict[str, Any]:
-    """Tries one fault and returns the result. Raises AssertionError if it is not the promised one."""
+    """Tries one fault and returns the result. Raises AssertionError if the result is not as promised."""
     fault = FAULTS[name]
     run = where.train(f"{fault.folder}/{name}-{turn}-{time.time_ns() % 10**6}", *fault.options, host=fault.host)
     run.wait_for_epochs(STRIKES_AT)
@@ -307,7 +307,7 @@ def try_one(name: str, turn: int, where: Lab, undisturbed: Sequence[float]) -> d
 
 
 def table(results: Sequence[dict[str, Any]]) -> list[str]:
-    """A row for each fault: how often the result was the promised one, and medians."""
+    """Makes the table. It has a row for each fault: in how many trials the result was as promised, and medians."""
     lines = ["| fault | as promised | told after, s | ends after, s | what the run does |", "|---|---|---|---|---|"]
     for name, fault in FAULTS.items():
         mine = [result for result in results if result["fault"] == name]

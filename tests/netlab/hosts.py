@@ -1,16 +1,17 @@
-"""Several hosts on one Linux machine, for tests and measurements: `with Hosts(2) as hosts: hosts.run("h1", ["hostname"])`.
+"""Emulates several hosts on one Linux machine, for tests and measurements: `with Hosts(2) as hosts: hosts.run("h1", ["hostname"])`.
 
-Hosts h0, h1, … are connected to one switch. Each has a separate network (10.77.0.1, 10.77.0.2, …; they know each other
-by name), processes, host name, /tmp and /dev/shm. Its disk, /mnt/disk, holds its home and keeps its files during a
-power cut. The machine's other files are visible read-only. `shared` names directories that all hosts may write.
-`readonly` names directories that would otherwise be hidden (a checkout under /tmp).
+Hosts h0, h1, … are connected to one switch. Their addresses are 10.77.0.1, 10.77.0.2, …, and they know each other by
+name. Each host has its own network, processes, host name, /tmp and /dev/shm. Its disk is /mnt/disk. It has the host's
+home folder, and keeps its files when the host loses power. The hosts see all other files of the machine read-only.
+`shared` names folders to which all hosts may write. `readonly` names folders that would otherwise be hidden, such as a
+checkout under /tmp.
 
-A link has a rate in each direction (`rate`), and can be cut and restored. A host can lose power and start again. Delay
-and packet loss are not emulated. `bytes` counts the bytes at the switch's ports. Large segments pass the switch as one
-packet, so most TCP/IP headers (4 %) are not counted.
+Each link has a rate per direction (`rate`). It can be cut and restored. A host can lose power and start again. Delay
+and packet loss are not emulated. `bytes` counts bytes at the ports of the switch. A large segment passes the switch as
+one packet, so most TCP/IP headers (4 %) are not counted.
 
-Needs root, iproute2 and util-linux. Changes nothing in the machine's own network. `why_not()` returns the reason why
-this machine cannot emulate hosts.
+It needs root, iproute2 and util-linux, and does not change the machine's own network. If this machine cannot emulate
+hosts, `why_not()` returns the reason.
 """
 
 import contextlib
@@ -35,7 +36,7 @@ BOOT_S = 30.0
 
 
 def call(*command: str, check: bool = True) -> str:
-    """The output of a command. Raises RuntimeError with the command's message if it fails."""
+    """Runs a command and returns its output. If it fails, raises RuntimeError with its message."""
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     if check and done.returncode:
         raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip() or f'status {done.returncode}'}")
@@ -43,13 +44,13 @@ def call(*command: str, check: bool = True) -> str:
 
 
 def end_on_signals() -> None:
-    """Ends the hosts together with this program, also if it is terminated."""
+    """Makes SIGTERM and SIGINT end this program by sys.exit, so that its hosts end too."""
     for signum in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signum, lambda number, _: sys.exit(128 + number))
 
 
 def why_not() -> str | None:
-    """The reason why this machine cannot emulate hosts, or None if it can."""
+    """Returns the reason why this machine cannot emulate hosts, or None if it can."""
     if sys.platform != "linux" or os.geteuid() != 0:
         return "emulated hosts need root on Linux: namespaces, links and mounts"
     if missing := [tool for tool in TOOLS if not shutil.which(tool)]:
@@ -62,7 +63,7 @@ def why_not() -> str | None:
 
 
 class Hosts:
-    """The hosts, from the start of `with` to its end. Afterwards nothing of them remains."""
+    """The emulated hosts. They exist inside the `with` block and are removed completely at its end."""
 
     def __init__(
         self,
@@ -73,7 +74,7 @@ class Hosts:
         readonly: Sequence[Path] = (),
         disk_bytes: int | None = None,
     ) -> None:
-        """`rate`: the rate of each link, such as 100mbit; None: no limit. `disk_bytes`: size of each host's disk, in memory."""
+        """`rate`: rate of each link, such as 100mbit; None: no limit. `disk_bytes`: size of each host's disk, which is in memory."""
         self.names = [f"h{k}" for k in range(count)]
         self._prefix = f"gm{os.getpid()}x{time.monotonic_ns() % 10**6}"
         self._switch, self._disk_bytes = f"{self._prefix}-switch", disk_bytes
@@ -83,7 +84,7 @@ class Hosts:
             "readonly": [str(path.resolve()) for path in readonly],
         }
         self._rates = dict.fromkeys(self.names, rate)
-        self._counted_before = {name: (0, 0) for name in self.names}  # Bytes of links that a power cut has removed.
+        self._counted_before = {name: (0, 0) for name in self.names}  # bytes of links that no longer exist
         self._on: set[str] = set()
 
     def __enter__(self) -> "Hosts":
@@ -113,7 +114,7 @@ class Hosts:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def disk(self, host: str) -> Path:
-        """The path of the host's disk on the machine itself."""
+        """The path of a host's disk, as seen from the machine."""
         return self._folder / host
 
     @staticmethod
@@ -121,21 +122,21 @@ class Hosts:
         return f"10.77.0.{int(host[1:]) + 1}"
 
     def command(self, host: str, command: Sequence[str]) -> list[str]:
-        """The command line that runs a command on a host, in this directory if the host has it, else in /."""
+        """The command line that runs a command on a host. The command runs in the current folder, or in / if the host does not have this folder."""
         enter = ["nsenter", f"--target={self._first_pid(host)}", "--mount", "--uts", "--ipc", "--net", "--pid"]
         enter += ["setpriv", "--pdeathsig", "TERM", "env", f"HOME={DISK}/home", f"HOSTNAME={host}"]
         return [*enter, "sh", "-c", ENTER, "sh", os.getcwd(), *command]
 
     def run(self, host: str, command: Sequence[str], **options: Any) -> "subprocess.CompletedProcess[Any]":
-        """subprocess.run on a host."""
+        """Like subprocess.run, but on a host."""
         return subprocess.run(self.command(host, command), start_new_session=True, **options)
 
     def popen(self, host: str, command: Sequence[str], **options: Any) -> "subprocess.Popen[Any]":
-        """subprocess.Popen on a host. The started process only waits for the command, which gets SIGTERM if the process is killed."""
+        """Like subprocess.Popen, but on a host. The returned process waits for the command. If the process is killed, the command gets SIGTERM."""
         return subprocess.Popen(self.command(host, command), start_new_session=True, **options)
 
     def power_on(self, host: str) -> None:
-        """Starts the host: its disk is unchanged, /tmp and /dev/shm are empty, and the link is up at its rate."""
+        """Starts a host. Its disk has the same files as before, /tmp and /dev/shm are empty, and its link works at its rate."""
         net = f"{self._prefix}-{host}"
         inside, outside = ("ip", "-n", net), ("ip", "-n", self._switch)
         call("ip", "netns", "add", net)
@@ -144,7 +145,7 @@ class Hosts:
         call(*inside, "link", "set", "eth0", "addrgenmode", "none", "up")
         call(*inside, "link", "set", "lo", "up")
         call(*inside, "address", "add", f"{self.address(host)}/24", "dev", "eth0")
-        call(*inside, "route", "add", "default", "dev", "eth0")  # programs ask it for their own address
+        call(*inside, "route", "add", "default", "dev", "eth0")  # programs use it to find their own address
         self.rate(host, self._rates[host])
         settings = json.dumps({"host": host, "folder": str(self._folder), **self._files})
         space = [f"--net=/run/netns/{net}", "unshare", "--mount", "--pid", "--uts", "--ipc", "--fork", "--mount-proc"]
@@ -167,21 +168,21 @@ class Hosts:
         self._on.add(host)
 
     def power_off(self, host: str) -> None:
-        """Stops the host without any message to its peers, and kills all its processes."""
+        """Kills all processes of a host. Its peers get no message."""
         now, before = self._counted()[host], self._counted_before[host]
         self._end(host)
         self._counted_before[host] = (before[0] + now[0], before[1] + now[1])
         self._on.discard(host)
 
     def cut(self, host: str) -> None:
-        """Cuts the host's link: sent data are lost, and connections stay open and wait."""
+        """Cuts the link of a host. Sent data are lost; connections stay open and wait."""
         call("ip", "-n", self._switch, "link", "set", host, "down")
 
     def heal(self, host: str) -> None:
         call("ip", "-n", self._switch, "link", "set", host, "up")
 
     def rate(self, host: str, rate: str | None) -> None:
-        """Sets the rate of the host's link in each direction, also for its next starts."""
+        """Sets the rate of a host's link, for both directions. It also holds after the host starts again."""
         self._rates[host] = rate
         for net, device in ((f"{self._prefix}-{host}", "eth0"), (self._switch, host)):
             call("tc", "-n", net, "qdisc", "delete", "dev", device, "root", check=False)
@@ -194,7 +195,7 @@ class Hosts:
                 call("tc", "-n", net, "qdisc", "add", "dev", device, "root", "tbf", "rate", rate, *bucket)
 
     def bytes(self) -> dict[str, tuple[int, int]]:
-        """(sent, received) bytes of each host over its link, since the hosts started."""
+        """For each host, the (sent, received) bytes on its link since the start of the hosts."""
         counted = self._counted()
         return {
             name: (sent + counted.get(name, (0, 0))[0], received + counted.get(name, (0, 0))[1])
@@ -207,19 +208,19 @@ class Hosts:
         return {name: (each["rx"]["bytes"], each["tx"]["bytes"]) for name, each in counts.items()}
 
     def pids(self, host: str) -> list[int]:
-        """The host's processes, by their ids on the machine."""
+        """The ids of a host's processes, as numbered by the machine."""
         listed = [int(pid) for pid in call("ip", "netns", "pids", f"{self._prefix}-{host}", check=False).split()]
         return [pid for pid in listed if len(_namespace_pids(pid)) > len(_namespace_pids(os.getpid()))]
 
     def _first_pid(self, host: str) -> int:
-        """The process with id 1 on the host, whose namespaces are the host's."""
+        """The machine's id for the host's process 1. The host's namespaces are the namespaces of this process."""
         for pid in self.pids(host):
             if _namespace_pids(pid)[-1:] == [1]:
                 return pid
         raise RuntimeError(f"{host} is not on")
 
     def _end(self, host: str) -> None:
-        """Removes the link first, so that no peer gets a message, then the processes, then the network."""
+        """Removes the link, then the processes, then the network. The link is first, so that no peer gets a message."""
         call("ip", "-n", self._switch, "link", "delete", host, check=False)
         deadline, pids = time.monotonic() + BOOT_S, set[int]()
         while pids := {pid for pid in pids.union(self.pids(host)) if _namespace_pids(pid)}:
@@ -233,7 +234,7 @@ class Hosts:
 
 
 def _namespace_pids(pid: int) -> list[int]:
-    """The ids of a process, from the machine's pid namespace to its own; empty if the process no longer exists."""
+    """The ids of a process in each pid namespace, from the machine's to its own. Empty if the process no longer exists."""
     with contextlib.suppress(OSError):
         status = Path(f"/proc/{pid}/status").read_text()
         return [int(each) for each in status.partition("\nNSpid:")[2].partition("\n")[0].split()]
@@ -241,11 +242,11 @@ def _namespace_pids(pid: int) -> list[int]:
 
 
 def first_process(host: str, folder: Path, shared: Sequence[str], readonly: Sequence[str]) -> None:
-    """Process 1 of a host: mounts its files, reports that it is ready, and then reaps the host's orphaned processes."""
+    """What process 1 of a host does: mounts the host's files, reports that it is ready, and then reaps orphaned processes."""
     staged: list[tuple[str, str]] = []
 
     def stage(source: str, target: str, is_readonly: bool = False) -> None:
-        """Keeps a reference to a folder that a mount will hide. At the end it is moved to its place."""
+        """Makes a folder available at a temporary place, because a later mount will hide it. At the end it is moved to its final place."""
         place = Path(f"/mnt/.{len(staged)}")
         place.mkdir() if Path(source).is_dir() else place.touch()
         call("mount", "--rbind", source, str(place))

@@ -1,4 +1,4 @@
-"""Emulated hosts with a placed graph, and training jobs on them whose output and times are recorded."""
+"""Runs training jobs on emulated hosts that have the partitions of a graph. Records the output of jobs with times."""
 
 import os
 import signal
@@ -31,7 +31,7 @@ ENDS_S = 900.0
 
 
 class Lab:
-    """A cluster of these hosts; partitions of a graph lie on the hosts' own disks, runs in a folder that all hosts write."""
+    """A cluster on these hosts. The partitions of a graph are on the hosts' disks. Runs are in a folder to which all hosts can write."""
 
     def __init__(self, hosts: Hosts, shared: Path, cluster: RayHosts | None = None) -> None:
         self.hosts, self.shared = hosts, shared
@@ -56,7 +56,7 @@ class Lab:
 
 
 class Running:
-    """A training job on a host, and the time of each line that it printed."""
+    """A training job on a host, with the time of each line that it has printed."""
 
     def __init__(self, lab: Lab, run: Path, words: tuple[str, ...], host: str) -> None:
         self.path, self.lines = run, list[tuple[float, str]]()
@@ -81,13 +81,13 @@ class Running:
             time.sleep(0.1)
 
     def interrupt(self) -> None:
-        """Sends SIGTERM, as a scheduler does. A shell ignores SIGINT for processes in the background."""
+        """Sends SIGTERM to the job, as a scheduler does. SIGINT would not work, because a shell makes background processes ignore it."""
         for pid in self._pids():
             if Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[:-1] == [word.encode() for word in self._command]:
                 os.kill(pid, signal.SIGTERM)
 
     def end(self, within_s: float = ENDS_S) -> int:
-        """Its exit status."""
+        """Waits for the end of the job and returns its exit status."""
         try:
             status = self._popen.wait(timeout=within_s)
         except subprocess.TimeoutExpired:
@@ -101,7 +101,7 @@ class Running:
         return "\n".join(line for _, line in self.lines)
 
     def said_after(self, begun: float, what: str) -> float:
-        """Seconds until the job prints a line with these words."""
+        """Seconds from `begun` to the first later line with these words. Infinite if there is no such line."""
         return next((when - begun for when, line in self.lines if when >= begun and what in line), float("inf"))
 
     @property

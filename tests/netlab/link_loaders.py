@@ -1,4 +1,4 @@
-"""Loaders on emulated hosts, without a model, and the ways to load that `tests.netlab.links` compares."""
+"""Runs loaders on emulated hosts, without a model. Also defines the ways to load that `tests.netlab.links` compares."""
 
 import json
 import subprocess
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 FANOUTS = (15, 10, 5)
 TURN_S = 1200.0
-AHEAD = 32  # Number of batches that a plan knows; they are drawn sixteen at a time.
-EPOCHS_AFTER = 2  # Number of measured batches, such that as many are drawn ahead at the end as at the beginning.
+AHEAD = 32  # Number of batches that a plan knows. Sixteen are drawn at a time.
+EPOCHS_AFTER = 2  # The plan knows two more epochs, so at the end of the measurement it still draws ahead.
 LOOK_S, JOIN_S = 0.25, 120.0
 JOIN_PORT = 29517
 
@@ -30,11 +30,11 @@ JOIN_PORT = 29517
 class Way:
     """A way in which a host's loaders get their rows."""
 
-    partitioner: str = "random"  # ldg: and roots by locality groups
+    partitioner: str = "random"  # ldg: also uses roots by locality groups
     feature_dtype: str = "float32"
-    room: float = 0.0  # Room of each loader for rows by plan, as a share of all rows.
-    shared: float = 0.0  # of all loaders of a host
-    loaders: int = 1  # of a host
+    room: float = 0.0  # each loader's room for rows by plan, as a share of all rows
+    shared: float = 0.0  # room that a host's loaders share, as a share of all rows
+    loaders: int = 1  # number of loaders on each host
 
     @property
     def options(self) -> dict[str, str]:
@@ -51,33 +51,33 @@ WAYS = {
     **{f"groups-{dtype}-plan": Way("ldg", dtype, room=0.2) for dtype in ("float16", "int8")},
     "two-off": Way(loaders=2),
     "two-plan": Way(room=0.2, loaders=2),
-    "two-shared": Way(room=0.05, shared=0.3, loaders=2),  # three quarters of the same memory
+    "two-shared": Way(room=0.05, shared=0.3, loaders=2),  # memory as in two-plan; three quarters are shared
 }
 
 
 @dataclass(frozen=True)
 class Load:
-    """The work of all loaders in a turn."""
+    """The work of all loaders in one measurement."""
 
     way: Way
     batch_size: int
-    epochs: int  # measured; one more before
-    threads: int  # of each loader
-    roots: int  # Number of training nodes that are roots of an epoch; 0: all of them.
+    epochs: int  # number of measured epochs; one epoch runs before them
+    threads: int  # number of threads of each loader
+    roots: int  # number of training nodes that are roots; 0: all
 
     def neighbors(self) -> NeighborOptions:
         return NeighborOptions(fanouts=FANOUTS, batch_size=self.batch_size, features=True, **self.way.options)
 
 
 def training_nodes(graph: "StoredGraph", count: int = 0) -> np.ndarray:
-    """The permanent ids of the training nodes, ascending: all, or `count` that are evenly spaced."""
+    """The permanent ids of the training nodes, ascending. `count`: take only this many, evenly spaced; 0: take all."""
     parts = graph.partitions(verify=False)
     found = np.sort(np.concatenate([part.original_id[part.split[0] == 1] for part in parts]))
     return found[np.linspace(0, len(found) - 1, count, dtype=np.int64)] if count else found
 
 
 def run_loaders(graph: "StoredGraph", address: str, load: Load, folder: Path) -> None:
-    """On the host of Ray's head: a server and loaders on each host. Prints a line of JSON for each loader."""
+    """Runs on the host of Ray's head. Starts a server and loaders on each host, and prints a line of JSON for each loader."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -101,7 +101,7 @@ def run_loaders(graph: "StoredGraph", address: str, load: Load, folder: Path) ->
 def load_batches(
     servers: Any, load: Load, roots: np.ndarray | None, folder: Path, rank: int, addresses: Sequence[str]
 ) -> dict[str, Any]:
-    """Runs one loader: one epoch to fill its cache, and the measured epochs."""
+    """Runs one loader. It loads one epoch to fill its cache, and then the measured epochs."""
     from graphmill.cluster.serving.partition_server import connect
     from graphmill.samplers.access.traffic import Traffic
     from graphmill.samplers.loading.loader import Loader
@@ -110,7 +110,7 @@ def load_batches(
     way, ranks = load.way, len(addresses) * load.way.loaders
     traffic = Traffic(servers.num_partitions)
     router = connect(servers, traffic.watch)
-    # Loaders have the order of the partitions that they read themselves, as locality groups require.
+    # The loaders of host i must read partition i themselves: with locality groups, their roots are from this partition.
     assert router.is_near[rank // way.loaders], f"expected partition {rank // way.loaders} on this host"
     sampler = NeighborSampler(router, load.neighbors(), ranks, roots=roots)
     (first,) = sampler.draw(0, [rank])
@@ -157,7 +157,7 @@ def load_batches(
 def share(
     sampler: "DrawingSampler", rank: int, ranks: int, addresses: Sequence[str], num_bytes: int
 ) -> "list[SharedRows]":
-    """The rows that a host's loaders share, chosen as the workers of a training run choose them."""
+    """Chooses and fetches the rows that the loaders of a host share, in the same way as the workers of a training run."""
     import torch.distributed as dist
 
     from graphmill.cluster.serving.shared_rows import HostMates, share_rows
@@ -176,7 +176,7 @@ def share(
 
 
 def until_still(count: Callable[[], float]) -> None:
-    """Waits until no batch is drawn ahead."""
+    """Waits until `count` no longer changes, which means that no more batches are drawn ahead."""
     seen, now = -1.0, count()
     while now != seen:
         time.sleep(LOOK_S)
@@ -184,7 +184,7 @@ def until_still(count: Callable[[], float]) -> None:
 
 
 def wait_for(paths: Sequence[Path], processes: Sequence["subprocess.Popen[Any]"] = ()) -> None:
-    """Raises RuntimeError after a time, or if one of the processes has failed."""
+    """Waits until all these files exist. Raises RuntimeError after TURN_S seconds, or if one of the processes has failed."""
     deadline = time.monotonic() + TURN_S
     while not all(path.exists() for path in paths):
         if any(process.poll() for process in processes) or time.monotonic() > deadline:

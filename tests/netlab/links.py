@@ -1,18 +1,18 @@
-"""Minibatches over links, without a model: `python -m tests.netlab.links --hosts 4 --rates 1gbit --ways off plan --out runs/links`.
+"""Measures how fast loaders get minibatches over links: `python -m tests.netlab.links --hosts 4 --rates 1gbit --ways off plan --out runs/links`.
 
-For each number of emulated hosts, each host has a partition server and a loader. They make batches of a synthetic graph
-by neighbor sampling, --threads batches at a time. Each of --ways (`tests.netlab.link_loaders.WAYS`) is measured:
+There is no model. Each emulated host has a partition server and a loader. They make batches of a synthetic graph by
+neighbor sampling, --threads batches at a time. --ways names the ways to measure (`tests.netlab.link_loaders.WAYS`):
 without a plan; with rows by plan and room for a fifth of all rows; from ldg partitions with roots by locality groups;
-with rows stored as float16 or int8; with two loaders on a host. The ways take turns on the same hosts. Each way loads
-one epoch to fill its cache, and then the measured epochs; the plan knows as many batches at their end as at their
-beginning. `distdgl` is DistDGL (`tests.netlab.distdgl_peer`) on the same hosts and graph; --peer-python is an
-interpreter that has it. Next to the measured figures the table has the prediction of `--plan`
-(`graphmill.jobs.plan.settings_search`, with unchanged rates and the cores shared by the hosts). --prepare makes the
+with rows stored as float16 or int8; with two loaders on a host. The ways run one after another on the same hosts. Each
+way loads one epoch to fill its cache, and then the measured epochs. The plan knows as many batches at the end of the
+measurement as at its beginning. The way `distdgl` runs DistDGL (`tests.netlab.distdgl_peer`) on the same hosts and
+graph; --peer-python is an interpreter that has DistDGL. The table also has the prediction of `--plan`
+(`graphmill.jobs.plan.settings_search`, with unchanged rates; the hosts share the machine's cores). --prepare makes the
 graphs and prints only the prediction.
 
-Seconds are the time of one loader for one of its batches. A batch's CPU time is the CPU time of the loaders and servers
-of all hosts, divided by the number of all batches. `planner %` is the plan's share of the CPU time of a loader's
-process. Prints a table, which is also written to results.md under --out.
+Seconds are the time that one loader takes for one of its batches. The CPU time of a batch is the CPU time of all
+loaders and servers, divided by the number of all batches. `planner %` is the plan's share of the CPU time of a loader's
+process. The command prints the table and writes it to results.md under --out.
 """
 
 import argparse
@@ -42,10 +42,10 @@ from tests.netlab.link_loaders import AHEAD, FANOUTS, WAYS, Load, Way, run_loade
 from tests.netlab.ray_hosts import REPOSITORY, RayHosts
 
 PEER = REPOSITORY / "tests" / "netlab" / "distdgl_peer.py"
-LOOK_S = 10.0  # at batches, for what the model says
-# Share of a link's rate that `python -m benchmarks transport` reaches at 1 Gb/s: 150,000 rows of 413 bytes in 0.53 s.
+LOOK_S = 10.0  # seconds of drawing batches, from which the model gets its counts
+# The share of a link's rate that `python -m benchmarks transport` reaches: 150,000 rows of 413 bytes in 0.53 s at 1 Gb/s.
 TCP_SHARE = 0.94
-OURS = ("ray::PartitionServer", "ray::load_batches")  # what Ray calls the processes
+OURS = ("ray::PartitionServer", "ray::load_batches")  # Ray's names for our processes
 COLUMNS = {
     "way": "",
     "hosts": "",
@@ -71,13 +71,13 @@ def turn(
     names: Sequence[str],
     count: int,
 ) -> dict[str, float]:
-    """Starts `servers`, then `clients`, and measures from the end of the warm-up to the end of `count` loaders.
+    """Starts `servers`, then `clients`. Measures from the time when all `count` loaders are warm to the time when all are done.
 
     `names`: names of the processes whose CPU time counts.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for old in folder.iterdir():
-        if re.fullmatch(r"(warm|done)\d+|go|stop", old.name):  # of the turn before
+        if re.fullmatch(r"(warm|done)\d+|go|stop", old.name):  # left by the measurement before
             old.unlink()
     processes, logs = [], []
     for role, host, command in [(kind, *each) for kind in commands for each in commands[kind]]:
@@ -128,14 +128,14 @@ def turn(
 
 
 def predicted(needs: Needs, graph: StoredGraph, hosts: int, way: Way, gigabits: float, threads: int) -> dict[str, Any]:
-    """The cost model's prediction for a batch of the host with the most bytes, as `--plan` makes it."""
+    """What the cost model of `--plan` predicts for a batch, on the host that receives most bytes."""
     rows, dtype = graph.manifest.feature_rows, graph.manifest.feature_rows.dtype
     loaders = hosts * way.loaders
     setup = Setup(
         needs=needs,
         micro_batches=loaders,
         num_batches=AHEAD * loaders,
-        num_epochs=1000,  # the middle of a long run
+        num_epochs=1000,  # predicts the middle of a long run
         hosts=hosts,
         cores=os.cpu_count() or 1,
         most_workers=way.loaders,
@@ -165,7 +165,7 @@ def predicted(needs: Needs, graph: StoredGraph, hosts: int, way: Way, gigabits: 
 
 
 def peer_graph(graph: StoredGraph, path: Path, count: int) -> None:
-    """The same graph as arrays: src, dst, feat, label, and the ids of the training nodes as roots."""
+    """Writes the same graph as arrays for DistDGL: src, dst, feat, label, and roots (the ids of the training nodes)."""
     parts = list(graph.partitions(verify=False))
     original = np.concatenate([part.original_id for part in parts])
     feat = np.empty((graph.manifest.num_nodes, graph.manifest.feature_dim), np.float32)
@@ -183,7 +183,7 @@ def peer_graph(graph: StoredGraph, path: Path, count: int) -> None:
 
 
 def prepared(shared: Path, said: argparse.Namespace, count: int, way: Way) -> StoredGraph:
-    """The graph with one partition for each host."""
+    """Makes the graph with one partition for each host."""
     url = shared / f"graph-{said.nodes}-{said.degree:g}-{count}-{way.partitioner}-{way.feature_dtype}"
     if not url.exists():
         source = SyntheticGraph(SyntheticOptions(num_nodes=said.nodes, mean_degree=said.degree))
@@ -193,7 +193,7 @@ def prepared(shared: Path, said: argparse.Namespace, count: int, way: Way) -> St
 
 
 def prepared_for_peer(shared: Path, said: argparse.Namespace, count: int) -> Path:
-    """DistDGL's folder."""
+    """Makes the folder with DistDGL's partitions."""
     name = f"{said.nodes}-{said.degree:g}-{said.roots}"
     work, arrays = shared / f"peer-{name}-{count}", shared / f"graph-{name}.npz"
     if not arrays.exists():
@@ -204,7 +204,7 @@ def prepared_for_peer(shared: Path, said: argparse.Namespace, count: int) -> Pat
 
 
 def models(said: argparse.Namespace, count: int, shared: Path) -> dict[str, list[dict[str, Any]]]:
-    """For each of our ways, the cost model's prediction at each rate."""
+    """For each way except DistDGL, what the cost model predicts at each rate."""
 
     @cache
     def needs(partitioner: str, loaders: int) -> Needs:
@@ -248,9 +248,9 @@ def peer_turn(hosts: Hosts, said: argparse.Namespace, shared: Path) -> dict[str,
 
 
 def rows(said: argparse.Namespace, count: int, shared: Path) -> list[dict[str, Any]]:
-    """All turns on this number of hosts."""
+    """Runs all measurements on this number of hosts. Returns the rows of the table."""
     expected, found = models(said, count, shared), []
-    with Hosts(count, shared=[shared, REPOSITORY]) as hosts:  # compiled loops lie in the checkout
+    with Hosts(count, shared=[shared, REPOSITORY]) as hosts:  # the checkout has the compiled loops
         cluster = RayHosts(hosts)
         cluster.start()
         for at, rate in enumerate(said.rates):

@@ -1,10 +1,10 @@
-"""The main commands of the product, given to a cluster as a user gives them: `python -m tests.netlab.mission --hosts 1 2 4 --out runs/mission`.
+"""Runs the main commands on a cluster, as a user would: `python -m tests.netlab.mission --hosts 1 2 4 --out runs/mission`.
 
-For each number of emulated hosts, `ray job submit` on the first host runs products_geco with neighbor sampling and with
-the random partition, PPGT on Node2Subgraph's subgraphs, and TokenGT on molecules. Each host has one worker and its
-partitions on its own disk; a step has four micro-batches. With --what jobs sweeps it also runs sweeps over sizes and
-workers. Prints a table, which is also written to results.md under --out. Fails unless losses are equal for all numbers
-of hosts.
+For each number of emulated hosts, it submits four jobs by `ray job submit` on the first host: products_geco with
+neighbor sampling, products_geco with random partitions, PPGT on subgraphs of Node2Subgraph, and TokenGT on molecules.
+Each host has one worker, and its partitions are on its own disk. A step has four micro-batches. `--what jobs sweeps`
+also runs sweeps over sizes and workers. The command prints a table and writes it to results.md under --out. It fails
+unless losses are equal for all numbers of hosts.
 """
 
 import argparse
@@ -59,7 +59,7 @@ SWEEPS = {
 
 @dataclass(frozen=True)
 class Row:
-    """One job on one number of hosts."""
+    """The result of one job on one number of hosts."""
 
     job: str
     hosts: int
@@ -70,7 +70,7 @@ class Row:
 
 
 def submit(cluster: RayHosts, script: str, *words: str, within_s: float = JOB_S) -> tuple[float, str]:
-    """Submits a job to the cluster as README says. Returns seconds and output; raises RuntimeError with the output if it fails."""
+    """Submits a job to the cluster as the README says. Returns (seconds, output). If the job fails, raises RuntimeError with its output."""
     begun = time.monotonic()
     command = ["ray", "job", "submit", "--address", DASHBOARD, "--working-dir", str(REPOSITORY), "--", "python"]
     done = cluster.run(
@@ -87,12 +87,12 @@ def submit(cluster: RayHosts, script: str, *words: str, within_s: float = JOB_S)
 
 
 def shortest_epoch_s(run: Path) -> float:
-    """Seconds of the shortest epoch after the first, training only. The first epoch warms up."""
+    """Training seconds of the shortest epoch. The first epoch does not count, because it warms up."""
     return min(json.loads(line)["train_s"] for line in (run / "metrics.jsonl").read_text().splitlines()[1:])
 
 
 def rows(count: int, shared: Path, what: Sequence[str]) -> list[Row]:
-    """Runs the jobs, the sweeps, or both, on `count` hosts."""
+    """Runs the jobs, the sweeps, or both on `count` hosts. Returns a row for each job."""
     found = []
     with Hosts(count, shared=[shared, REPOSITORY]) as hosts:
         cluster = RayHosts(hosts, takes_jobs=True)
@@ -114,7 +114,7 @@ def rows(count: int, shared: Path, what: Sequence[str]) -> list[Row]:
             print(found[-1], flush=True)
         for number, (name, words) in enumerate(SWEEPS.items() if "sweeps" in what else ()):
             out = str(shared / f"{count}-sweep-{number}")
-            folder = ("--data.folder", str(shared / "graphs"))  # one that all hosts read
+            folder = ("--data.folder", str(shared / "graphs"))  # all hosts can read this folder
             seconds, said = submit(cluster, "sweep", "--out", out, *words, *folder, within_s=SWEEP_S)
             print(f"sweep of {name} on {count} hosts: {seconds:.0f} s\n{said}", flush=True)
     return found
@@ -132,7 +132,7 @@ def main() -> int:
         print(why_not(), file=sys.stderr)
         return 1
     shared = (said.out / "files").resolve()
-    if shared.exists():  # it may be anybody's
+    if shared.exists():  # the files may belong to someone
         print(f"{shared}: expected nothing there; choose another --out", file=sys.stderr)
         return 1
     shared.mkdir(parents=True)
@@ -140,7 +140,7 @@ def main() -> int:
     ingest(graph, str(shared / "origin"), IngestOptions(num_partitions=4))
     ingest_molecules(EnumeratedMolecules(600), str(shared / "molecules"), MoleculeIngestOptions())
     found = [row for count in said.hosts for row in rows(count, shared, said.what)]
-    if not found:  # the sweeps have printed theirs
+    if not found:  # only sweeps ran; they have printed their results
         return 0
     names = dict.fromkeys(row.job for row in found)
     losses = {name: {json.dumps(row.losses) for row in found if row.job == name} for name in names}

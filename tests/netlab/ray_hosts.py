@@ -1,4 +1,4 @@
-"""Ray on emulated hosts: a head on h0, and a node on each other host. A node that ends is started again, as a service would do."""
+"""Runs Ray on emulated hosts: a head on h0, and a node on each other host. A node that ends is started again, as a service would do."""
 
 import os
 import shlex
@@ -15,7 +15,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 HEAD_PORT = 6379
 START_S = 400.0
 OBJECT_STORE_BYTES = 100 * 2**20
-# One process polls until all nodes are there or the head does not answer, because its start takes seconds.
+# One process polls until all nodes have joined or the head does not answer. A new process per poll would take seconds to start.
 COUNT_NODES = """
 import sys, time
 import ray
@@ -29,7 +29,7 @@ print(alive)
 
 
 class RayHosts:
-    """A cluster with one CPU on each host, or with the numbers in `cpus`."""
+    """A Ray cluster with one CPU on each host. `cpus` gives other numbers."""
 
     def __init__(
         self,
@@ -40,9 +40,9 @@ class RayHosts:
         *,
         takes_jobs: bool = False,
     ) -> None:
-        """`resources`: additional arguments of `ray start`, one for each host;
+        """`resources`: additional arguments of `ray start`, one for each host.
 
-        `environment`: NAME=VALUE for all nodes and jobs. `takes_jobs`: `ray job submit` works on h0.
+        `environment`: variables NAME=VALUE for all nodes and jobs. `takes_jobs`: make `ray job submit` work on h0.
         """
         self._more_environment = environment
         self.hosts, self.address = hosts, f"{hosts.address('h0')}:{HEAD_PORT}"
@@ -52,7 +52,7 @@ class RayHosts:
         self._token = "emulated-hosts-have-a-token-of-32-bytes-or-more"
 
     def start(self) -> None:
-        """Starts all nodes and waits until they are there."""
+        """Starts all nodes and waits until they have joined."""
         for host in self.hosts.names:
             self.start_node(host)
         self.wait_for_nodes(len(self.hosts.names))
@@ -76,7 +76,7 @@ class RayHosts:
             ),
             *(f"--node-ip-address={self.hosts.address(host)}", f"--object-store-memory={OBJECT_STORE_BYTES}", *more),
         ]
-        # A node that the cluster has given up ends itself; the host's service must start it again.
+        # If the cluster has given up a node, the node ends itself. The host's service must start it again.
         again = f"while :; do {shlex.join(node)}; sleep 1; done"
         log = self.hosts.disk(host) / "ray.log"
         with log.open("ab") as sink:
@@ -98,7 +98,7 @@ class RayHosts:
             said = self.run("h0", look, capture_output=True, text=True).stdout
 
     def environment(self) -> list[str]:
-        """NAME=VALUE of all nodes and jobs."""
+        """The environment variables of all nodes and jobs, as NAME=VALUE."""
         return [
             *(
                 "RAY_AUTH_MODE=token",
@@ -115,14 +115,14 @@ class RayHosts:
         ]
 
     def run(self, host: str, command: Sequence[str], **options: Any) -> "subprocess.CompletedProcess[Any]":
-        """subprocess.run on a host, with this Ray's token."""
+        """Like subprocess.run, but on a host and with the token of this Ray."""
         return self.hosts.run(host, ["env", *self.environment(), *command], **options)
 
     def popen(self, host: str, command: Sequence[str], **options: Any) -> "subprocess.Popen[Any]":
-        """subprocess.Popen on a host, with this Ray's token."""
+        """Like subprocess.Popen, but on a host and with the token of this Ray."""
         return self.hosts.popen(host, ["env", *self.environment(), *command], **options)
 
     def job(self, *words: str) -> list[str]:
-        """The command line of one of our jobs on this cluster."""
+        """The command line that runs one of our jobs on this cluster."""
         name, *options = words
         return [sys.executable, str(REPOSITORY / "jobs" / f"{name}.py"), *options, "--ray.address", self.address]

@@ -1,6 +1,6 @@
-"""Faults of hosts while a job trains on partitions of their own disks: afterwards losses are the same, or one line appears in time.
+"""Faults of hosts during training; each host has partitions on its disk. Afterwards losses are the same as without faults, or a line appears in time.
 
-`--fault-times 5` tries each fault five times. `python -m tests.netlab.faults` does the same and writes a table.
+With `--fault-times 5` each fault is tried five times. `python -m tests.netlab.faults` does the same and writes a table.
 """
 
 import shutil

@@ -1,4 +1,4 @@
-"""The emulated hosts themselves, and one training run on two of them."""
+"""Tests the emulated hosts, with one training run on two of them."""
 
 import json
 import sys
@@ -33,7 +33,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def two(shared: Path) -> Iterator[Hosts]:
-    with Hosts(2, shared=[shared, REPOSITORY]) as hosts:  # compiled loops lie in the checkout
+    with Hosts(2, shared=[shared, REPOSITORY]) as hosts:  # the checkout has the compiled loops
         yield hosts
 
 

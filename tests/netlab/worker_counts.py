@@ -1,11 +1,13 @@
-"""Whether losses and weights depend on the number of workers, or on rows by plan: `python -m tests.netlab.worker_counts --out runs/worker-counts`, about 25 minutes.
+"""Checks that losses and weights depend neither on the number of workers nor on rows by plan.
 
-Products_geco runs on four emulated hosts, with a partition on each host's disk and four micro-batches a step. The runs
-have 1, 2, 3 and 4 workers; a killed worker; an interruption and a resume with another number of workers; and an elastic
-number of workers, with a host that loses power and returns. Then runs with rows by plan and room for a fifth of all
-rows have 1, 2 and 4 workers, a killed worker, and an interruption within an epoch. Prints a table, which is also
-written to results.md under --out. Fails unless all losses and final weights are equal, bit for bit, and planned runs
-received fewer bytes.
+Command: `python -m tests.netlab.worker_counts --out runs/worker-counts`. It takes about 25 minutes.
+
+Products_geco runs on four emulated hosts. Each host has a partition on its disk; a step has four micro-batches. These
+runs are made: with 1, 2, 3 and 4 workers; with a worker that is killed; with an interruption and a resume with another
+number of workers; and with an elastic number of workers, while a host loses power and returns. Then come runs with rows
+by plan and room for a fifth of all rows: with 1, 2 and 4 workers, with a worker that is killed, and with an
+interruption within an epoch. The command prints a table and writes it to results.md under --out. It fails unless all
+losses and final weights are equal, bit for bit, and the runs by plan receive fewer bytes.
 """
 
 import argparse
@@ -25,8 +27,8 @@ from tests.netlab.lab import Lab, Running
 
 MICRO_BATCHES = ("--fit.micro_batches", "4")
 SHORT, LONG = ("--fit.epochs", "40"), ("--fit.epochs", "300")
-STEPS = (*SHORT, "--sampler.batch_size", "4")  # seven an epoch, in place of two
-PLANNED = ("--loader.cache_bytes", "125000")  # A row of 100 float32 takes 417 bytes; this is a fifth of 1,500 rows.
+STEPS = (*SHORT, "--sampler.batch_size", "4")  # seven steps in an epoch instead of two
+PLANNED = ("--loader.cache_bytes", "125000")  # a fifth of 1,500 rows; a row of 100 float32 takes 417 bytes
 
 
 def plain(workers: int, *options: str) -> Callable[[Lab], Running]:
@@ -64,7 +66,7 @@ def resumed(before: int, after: int) -> Callable[[Lab], Running]:
 
 
 def resumed_within_an_epoch(before: int, after: int, *options: str) -> Callable[[Lab], Running]:
-    """Interrupts the run again as long as it stops between two epochs."""
+    """Interrupts and resumes a run until an interruption is within an epoch."""
 
     def run(lab: Lab) -> Running:
         job = lab.train(f"within-{before}-{after}", *MICRO_BATCHES, *STEPS, *options, "--workers", str(before))
@@ -87,7 +89,7 @@ def interrupt(job: Running) -> None:
 
 
 def elastic(lab: Lab) -> Running:
-    """A run with 4, then 3, then 4 workers."""
+    """Runs with 4 workers, then 3 (after a host has lost power), then 4 again."""
     job = lab.train("elastic", *MICRO_BATCHES, *LONG, "--workers", "4", "--workers.min_workers", "3")
     job.wait_for_epochs(STRIKES_AT)
     lab.hosts.power_off("h3")
@@ -102,23 +104,23 @@ def elastic(lab: Lab) -> Running:
 
 
 def counts(run: Path) -> list[int]:
-    """The number of workers in each part of the run."""
+    """The number of workers after each start of the run."""
     return [event["workers"] for event in events(run) if event["kind"] == "start"]
 
 
 def newest(run: Path) -> Path:
-    """Its newest checkpoint."""
+    """The folder of a run's newest checkpoint."""
     found = max(run.rglob("model.safetensors"), key=lambda path: (path.parent.name != "best", path.stat().st_mtime))
     return found.parent
 
 
 def weights(run: Path) -> str:
-    """A digest of the final weights, from the newest checkpoint."""
+    """A digest of the final weights, which are read from the newest checkpoint."""
     return hashlib.blake2b((newest(run) / "model.safetensors").read_bytes(), digest_size=8).hexdigest()
 
 
 def received(run: Path) -> float:
-    """MB of replies that all workers received."""
+    """The size of all replies that the workers received, in MB."""
     return sum(sum(event["received_bytes"]) for event in events(run) if event["kind"] == "traffic") / 1e6
 
 

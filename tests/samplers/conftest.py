@@ -11,7 +11,7 @@ from tests.listed_graph import ListedGraph
 
 @pytest.fixture
 def route(tmp_path: Path) -> Callable[..., Router]:
-    """Returns a function that ingests a graph and opens it in this process."""
+    """A function that ingests a graph, opens it in this process, and returns its router."""
     count = 0
 
     def build(graph: ListedGraph, **options) -> Router:

@@ -1,4 +1,4 @@
-"""A slow reference of `graphmill.samplers.loading.row_schedule`: Belady's choice over sets, and the fewest rows that any plan can fetch."""
+"""Slow references for `graphmill.samplers.loading.row_schedule`: Belady's algorithm with sets, and the smallest number of rows that a plan can fetch."""
 
 from collections.abc import Iterator, Sequence
 from functools import cache
@@ -8,12 +8,12 @@ NEVER = 1 << 60
 
 
 def next_use(batches: Sequence[set[int]], node: int, after: int, known: int) -> int:
-    """The first batch after `after` and before `known` that has the node."""
+    """The number of the first batch after `after` and before `known` that has the node."""
     return next((number for number in range(after + 1, known) if node in batches[number]), NEVER)
 
 
 def belady(batches: Sequence[set[int]], room: int, window: int | None = None) -> Iterator[tuple[set[int], set[int]]]:
-    """(fetched, kept afterwards) for each batch, if the next `window` batches are known (None: all)."""
+    """Yields (rows fetched, rows kept afterwards) for each batch. The next `window` batches are known (None: all)."""
     kept: set[int] = set()
     for number, batch in enumerate(batches):
         fetched = batch - kept
@@ -24,7 +24,7 @@ def belady(batches: Sequence[set[int]], room: int, window: int | None = None) ->
 
 
 def least_fetched(batches: Sequence[set[int]], room: int) -> int:
-    """The fewest fetched rows, by trying every set of rows that a plan might keep after every batch."""
+    """The smallest number of fetched rows. Tries every set of rows that a plan could keep after each batch."""
 
     @cache
     def least(number: int, kept: frozenset[int]) -> int:

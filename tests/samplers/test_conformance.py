@@ -1,13 +1,13 @@
-"""Properties of every sampler: one suite for all samplers, in process and through partition servers.
+"""Tests properties that every sampler must have. One suite tests all samplers, in process and through partition servers.
 
 A new sampler needs one line in SAMPLERS. The properties:
 
 - A batch is a function of (epoch, batch) alone.
 - The loader yields batches in order, and resumes at any step, but only with the same data.
-- Threads, servers and partitions change no byte, unless the partitions are the batches.
-- Ranks divide an epoch's roots among them.
-- Roots are the nodes of a split, all nodes if there are no splits, or nodes given by permanent id.
-- Wrong arguments give one clear error.
+- Threads, servers and partitions do not change a batch. (Exception: samplers whose batches are partitions.)
+- Ranks divide the roots of an epoch among them.
+- Roots are the nodes of a split, or all nodes if there are no splits, or nodes that are given by permanent id.
+- Wrong arguments raise one clear error.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -54,7 +54,7 @@ from tests.array_graph_store import ArrayGraphStore
 from tests.far_owner import far_router
 from tests.listed_graph import ListedGraph, random_listed_graph
 
-Build = Callable[[Router, int], Sampler]  # Made from a router and the number of ranks.
+Build = Callable[[Router, int], Sampler]  # (router, number of ranks) -> sampler
 NUM_NODES = 160
 ENCODINGS = ("rwse-3", "laplacian-4-both_ends")
 
@@ -92,8 +92,8 @@ SAMPLERS: dict[str, Build] = {
     "random-partition-within": lambda r, n: RandomPartitionSampler(
         r, RandomPartitionOptions(num_chunks=10, cut="within", corrected=True), n
     ),
-    # Two partitions have only two orders, so the seed is chosen such that first epochs differ from each other and from
-    # the next seed's.
+    # Two partitions have only two possible orders. With this seed, the first epochs have different orders, and the next seed
+    # gives another order.
     "random-partition-stored": lambda r, n: RandomPartitionSampler(
         r, RandomPartitionOptions(cut="partitions", seed=5), n
     ),
@@ -173,21 +173,21 @@ SAMPLERS: dict[str, Build] = {
     ),
     "graph-batches": lambda r, n: GraphBatchSampler(small_graphs(), GraphBatchOptions(max_nodes=40), n),
 }
-# Samplers that give every root (or graph) of an epoch to exactly one rank once.
+# Samplers in whose epochs every root (or graph) occurs exactly once, on one rank.
 COVERING = [name for name in SAMPLERS if not name.endswith("saint")]
 # Samplers whose batches do not depend on how the graph is partitioned.
 BY_PARTITION = tuple(name for name in SAMPLERS if name.endswith(("-stored", "-within")))
 CUT_BLIND = [name for name in SAMPLERS if name not in BY_PARTITION]
 
-# Samplers of one graph's nodes.
+# Samplers that draw nodes of one graph (not whole graphs).
 OF_NODES = [name for name in SAMPLERS if name != "graph-batches"]
 # Samplers that can make a batch around any given nodes.
 AROUND_ROOTS = [name for name in OF_NODES if "random-partition" not in name and "saint" not in name]
-PERMANENT_ID = 7 + 3 * np.arange(NUM_NODES)  # No node's permanent id equals its number in the store.
+PERMANENT_ID = 7 + 3 * np.arange(NUM_NODES)  # permanent ids differ from numbers in the store
 
 every_sampler = pytest.mark.parametrize("name", SAMPLERS)
-# Behind servers and with plans, the gate takes one sampler for each kind of requests. The others repeat its requests
-# and compile more loops.
+# For tests with servers or plans, the gate uses one sampler for each kind of request. The other samplers would send the
+# same requests and compile more loops.
 IN_THE_GATE = {
     "neighbor",
     "neighbor-weight",
@@ -221,7 +221,7 @@ def rich_graph() -> ListedGraph:
 
 
 def with_splits(which: str) -> ListedGraph:
-    """The rich graph without splits, or with a split set that names only training nodes."""
+    """The rich graph. It has no splits, or a split set with only training nodes."""
     only_train = [[SPLIT_TRAIN if row % 3 else SPLIT_NONE] for row in range(NUM_NODES)]
     return replace(rich_graph(), split=None if which == "none" else only_train)
 
@@ -235,7 +235,7 @@ def small_graphs() -> ArrayGraphStore:
 
 
 def stored(graph: ListedGraph, url: Path, partitions: int) -> StoredGraph:
-    # The same groups, whatever the partitions.
+    # groups do not depend on partitions
     options = IngestOptions(num_partitions=partitions, partitioner="ldg", groups=8, edge_ids=True, out_edges=True)
     ingest(graph, str(url), options)
     for encoding in ENCODINGS:
@@ -245,14 +245,14 @@ def stored(graph: ListedGraph, url: Path, partitions: int) -> StoredGraph:
 
 @pytest.fixture(scope="module")
 def graphs(tmp_path_factory) -> dict[int, StoredGraph]:
-    """The same graph in 1, 2 and 5 partitions."""
+    """The same graph in 1, in 2 and in 5 partitions."""
     folder = tmp_path_factory.mktemp("conformance")
     return {partitions: stored(rich_graph(), folder / str(partitions), partitions) for partitions in (1, 2, 5)}
 
 
 @pytest.fixture(scope="module")
 def sparsely_split(tmp_path_factory) -> dict[tuple[str, int], StoredGraph]:
-    """The same graph without splits, and with only training nodes, in 1 and 2 partitions."""
+    """The same graph in 1 and in 2 partitions, without splits and with a split set that has only training nodes."""
     folder = tmp_path_factory.mktemp("sparsely-split")
     return {
         (which, partitions): stored(with_splits(which), folder / f"{which}-{partitions}", partitions)
@@ -263,7 +263,7 @@ def sparsely_split(tmp_path_factory) -> dict[tuple[str, int], StoredGraph]:
 
 @pytest.fixture(scope="module")
 def other_graph(tmp_path_factory) -> StoredGraph:
-    """Another graph of the same size, splits and partitions, with other features."""
+    """A graph that differs from the first one only in its features."""
     graph = rich_graph()
     assert graph.feature is not None
     changed = replace(graph, feature=[[-value for value in row] for row in graph.feature])
@@ -277,19 +277,19 @@ def router(graphs) -> Router:
 
 @pytest.fixture(scope="module")
 def remote(graphs, shared_ray) -> Iterator[Router]:
-    """A router whose every answer comes from a partition server."""
+    """A router that reads everything from partition servers."""
     options = ServerOptions(local_reads=False, timeout_s=200)
     with partition_servers(graphs[2], options) as servers:
         yield connect(servers)
 
 
 def one_type(router: Router) -> TypedRouter:
-    """A plain graph in the form of a typed graph with one type and one relation."""
+    """Makes a plain graph look like a typed graph with one type and one relation."""
     return TypedRouter({"node": router}, {Relation("node", "edge", "node"): router})
 
 
 def several_types(router: Router) -> TypedRouter:
-    """A plain graph in the form of a typed graph with two types and three relations; each has all its nodes or edges."""
+    """Makes a plain graph look like a typed graph with two types and three relations. Each type has all its nodes, each relation all its edges."""
     ends = {"edge": ("node", "node"), "to": ("node", "other"), "rev_to": ("other", "node")}
     edges = {Relation(source, name, target): router for name, (source, target) in ends.items()}
     return TypedRouter({"node": router, "other": router}, edges)
@@ -300,7 +300,7 @@ def is_typed(sampler: Any) -> bool:
 
 
 def columns_of(batch: Any) -> Iterator[tuple[str, Any]]:
-    """The fields of a batch by name, including the fields of a typed batch's tables."""
+    """The fields of a batch by name. The fields of a typed batch's tables are included."""
     assert is_dataclass(batch)
     for field in fields(batch):
         value = getattr(batch, field.name)
@@ -324,10 +324,10 @@ def content_of(columns: dict[str, Any]) -> dict[str, Any]:
 
 
 def as_plain(batch: TypedBatch) -> dict[str, Any]:
-    """A batch of one type and one relation, in the form of a plain batch's `content`."""
+    """The `content` of a typed batch with one type and one relation, in the form of a plain batch."""
     (nodes,), (edges,) = batch.nodes.values(), batch.edges.values()
     columns, roots = {**vars(nodes), **vars(edges)}, batch.root_index
-    if nodes.subgraph is not None:  # A typed batch lists hop after hop, and a plain batch one subgraph after another.
+    if nodes.subgraph is not None:  # typed batches are ordered by hop, plain batches by subgraph
         order = np.argsort(nodes.subgraph, kind="stable")
         place = np.argsort(order).astype(np.int32)
         entry = np.concatenate([np.arange(edges.indptr[i], edges.indptr[i + 1]) for i in order])
@@ -347,7 +347,7 @@ def as_plain(batch: TypedBatch) -> dict[str, Any]:
 @pytest.mark.parametrize("name", [name for name in OF_NODES if not name.startswith("typed-")])
 @pytest.mark.parametrize("partitions", [1, 5])
 def test_one_type_and_one_relation_are_a_plain_graph(name, partitions, graphs):
-    """The same nodes, edges, rows and columns, byte for byte, from one batch and from several drawn together."""
+    """Typed and plain batches have the same nodes, edges, rows and columns, byte for byte, if drawn alone or several together."""
     router = local_router(graphs[partitions])
     plain = SAMPLERS[name](router, 2)
     build: Any = type(plain)
@@ -369,7 +369,7 @@ def epoch_of(sampler: Sampler, epoch: int = 0) -> list[dict[str, Any]]:
 
 
 def tensors_of(sampler: Sampler, batch: Any) -> dict[str, Any]:
-    """A loader's batch in the form of `content`."""
+    """The `content` of a loader's batch."""
     return {
         name: (value.numpy().dtype.str, tuple(value.shape), value.numpy().tobytes())
         if hasattr(value, "numpy")
@@ -379,7 +379,7 @@ def tensors_of(sampler: Sampler, batch: Any) -> dict[str, Any]:
 
 
 def rebuilt(sampler: Sampler, source: Any, num_ranks: int = 1, roots: Any = None, **changed: Any) -> Sampler:
-    """A sampler of the same kind over this router or store, with some options changed. `roots` are permanent ids (or numbers of graphs)."""
+    """A sampler of the same kind for this router or store. `options` changes some options; `roots` are permanent ids (or numbers of graphs)."""
     build: Any = type(sampler)
     if is_typed(sampler):
         source = one_type(source) if len(sampler.router.nodes) == 1 else several_types(source)
@@ -387,7 +387,7 @@ def rebuilt(sampler: Sampler, source: Any, num_ranks: int = 1, roots: Any = None
 
 
 def given_roots(name: str) -> np.ndarray:
-    """A quarter of all nodes (or graphs) in random order, regardless of their split."""
+    """A quarter of all nodes (or graphs), of any split, in random order."""
     everything = np.arange(50) if name == "graph-batches" else PERMANENT_ID
     return np.random.default_rng(5).permutation(everything)[: len(everything) // 4]
 
@@ -409,7 +409,7 @@ def direct(sampler: Sampler, epoch: int) -> list[dict[str, Any]]:
 
 
 def assert_same(found: list[dict[str, Any]], expected: list[dict[str, Any]]) -> None:
-    """Checks equality to the last byte. The message shows the difference in readable lines."""
+    """Checks that all bytes are equal. If not, the message shows the difference in readable lines."""
     assert len(found) == len(expected)
     wrong = [
         f"batch {number}, {name}: expected {_shown(theirs[name])}, got {_shown(ours[name])}"
@@ -428,7 +428,7 @@ def _shown(value: Any) -> str:
 
 
 def members(batch: Any) -> list[int]:
-    """Permanent ids of the roots, or the numbers of the graphs."""
+    """The permanent ids of a batch's roots, or the numbers of its graphs."""
     if isinstance(batch, TypedBatch):
         return batch.predicted_id.tolist()
     return (batch.node_id[batch.root_index] if hasattr(batch, "root_index") else batch.graph_id).tolist()
@@ -441,7 +441,8 @@ def has_splits(batch: Any) -> bool:
 @pytest.mark.parametrize("name", mostly_long(OF_NODES))
 @pytest.mark.parametrize("cache_bytes", [1, 60 * 33])
 def test_rows_by_plan_change_nothing(name, graphs, cache_bytes):
-    """Tested for any room for rows, batches ahead and threads, also for a second epoch and the rest of an epoch."""
+    """Fetching rows by plan does not change batches, for any room for rows, number of batches ahead, and number of threads. Also in a second epoch, and in the
+    rest of an epoch."""
     build = SAMPLERS[name]
     router = local_router(graphs[2]) if name in BY_PARTITION else local_router(graphs[5])
     expected = [direct(build(router, 1), epoch) for epoch in (0, 1)]
@@ -467,7 +468,7 @@ class TestEverySampler:
         first, second = SAMPLERS[name](router, 1), SAMPLERS[name](router, 1)
         batches = epoch_of(first, 3)
         assert first.num_batches > 1
-        for batch in reversed(range(first.num_batches)):  # another object, another order
+        for batch in reversed(range(first.num_batches)):  # a second sampler, in reverse order
             second.sample(2, batch)
             assert_same([content(second.sample(3, batch))], [batches[batch]])
 
@@ -503,14 +504,14 @@ class TestEverySampler:
                 assert_same([tensors_of(sampler, batch) for batch in loader], whole[step:])
 
     def test_resumes_in_its_own_data_alone(self, name, router, graphs, other_graph):
-        """The state of another graph is refused, although options and numbers of batches are equal. So is the state of other roots."""
+        """The state of a loader over another graph or over other roots is refused, even if options and the number of batches are the same."""
         sampler = SAMPLERS[name](router, 1)
         chosen = given_roots(name)
         if name == "graph-batches":
             again, foreign = small_graphs(), replace(small_graphs(), node_feature=-small_graphs().node_feature)
             others = np.setdiff1d(np.arange(50), chosen)[: len(chosen)]
         else:
-            # The partitions are no part of the data, unless they are the chunks.
+            # A state does not depend on the partitions, unless partitions are the chunks.
             same_graph = open_graph(graphs[2 if name in BY_PARTITION else 5].url)
             again, foreign = local_router(same_graph), local_router(other_graph)
             others = np.setdiff1d(PERMANENT_ID, chosen)[: len(chosen)]
@@ -536,7 +537,7 @@ class TestEverySampler:
                 assert 'or, with cut="partitions" or "within", of other partitions; resume with' in str(refused.value)
 
     def test_given_roots_are_dealt(self, name, router):
-        """Roots by permanent id replace the roots of a split. Each occurs once an epoch, for any order of the ids."""
+        """Given roots replace the roots of a split. In an epoch each occurs once, in whatever order the ids are given."""
         chosen, source = given_roots(name), small_graphs() if name == "graph-batches" else router
         sampler = rebuilt(SAMPLERS[name](router, 1), source, roots=chosen)
         batches = [sampler.sample(1, batch) for batch in range(sampler.num_batches)]
@@ -592,7 +593,7 @@ def test_partitions_change_nothing(name, graphs):
 
 @pytest.mark.parametrize("name", [name for name in CUT_BLIND if name in OF_NODES])
 def test_partitions_change_nothing_around_given_roots(name, graphs):
-    """Roots are permanent ids, which do not depend on partitions."""
+    """Given roots are named by permanent ids, so batches do not depend on partitions."""
     expected = None
     for graph in graphs.values():
         router = local_router(graph)
@@ -606,7 +607,7 @@ def test_partitions_change_nothing_around_given_roots(name, graphs):
 
 @pytest.mark.parametrize("name", AROUND_ROOTS)
 def test_ids_of_a_batch_make_that_batch(name, graphs):
-    """`sample_roots` takes the permanent ids of a batch's roots, and makes the same batch."""
+    """If `sample_roots` gets the permanent ids of a batch's roots, it makes the same batch."""
     for graph in graphs.values():
         sampler = SAMPLERS[name](local_router(graph), 1)
         batch = sampler.sample(2, 1)
@@ -668,11 +669,11 @@ def test_servers_change_nothing(name, router, remote):
 
 @pytest.mark.ray
 def test_a_server_s_error_keeps_its_traceback(remote):
-    """The training loop gets a server's error with the place where it occurred, also after pickling."""
+    """The training loop receives an error of a server with the place where it occurred, also after pickling."""
     sampler = NeighborSampler(remote, NeighborOptions(encodings=("rwse-7",)))
     with Loader(sampler) as loader, pytest.raises(ConfigError) as caught:
         next(loader.epoch(0))
     assert str(caught.value).startswith("stage fetch, epoch 0, step 0, rank 0: partition server")
     (note,) = caught.value.__notes__
     assert "partition_owner.py" in note
-    assert "pid=" in note  # the server's
+    assert "pid=" in note  # process id of the server

@@ -1,4 +1,4 @@
-"""Stored encodings in every batch: the rows of its nodes, by name, for all samplers and partitionings."""
+"""With all samplers and partitionings, a batch has the stored encodings of its nodes, by name."""
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ from graphmill.storage.ingestion.ingest import IngestOptions, ingest
 from tests.listed_graph import random_listed_graph
 
 NODES = 80
-NAMES = ("rwse-3", "laplacian-4-smallest")  # an odd and an even width: rows that are not aligned to 8 bytes
+NAMES = ("rwse-3", "laplacian-4-smallest")  # width 3: rows are not aligned to 8 bytes
 SAMPLERS = {
     "neighbor": lambda r, names: NeighborSampler(r, NeighborOptions((3, 2), 8, encodings=names)),
     "no-features": lambda r, names: NeighborSampler(r, NeighborOptions((3,), 8, features=False, encodings=names)),
@@ -39,14 +39,14 @@ SAMPLERS = {
 
 
 def rows_of(original_id: np.ndarray, name: str) -> np.ndarray:
-    """Rows that identify their node."""
+    """Encodings whose values show to which node a row belongs."""
     dim, base = (3, 1000) if name == "rwse-3" else (4, 0)
     return (original_id[:, None] * 10 + np.arange(dim) + base).astype(np.float32)
 
 
 @pytest.fixture(scope="module")
 def graphs(tmp_path_factory):
-    """The same graph in 1 and in 4 partitions, with encodings."""
+    """The same graph with encodings, in 1 and in 4 partitions."""
     stored = []
     for partitions in (1, 4):
         url = str(tmp_path_factory.mktemp("encoded") / "graph")

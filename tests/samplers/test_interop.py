@@ -1,4 +1,4 @@
-"""Batches in PyG's and DGL's forms, PyG's stores over our partitions, and the guide's loop as printed."""
+"""Tests batches as PyG and DGL objects, PyG's stores over our partitions, and the loop that the guide prints."""
 
 import os
 import re
@@ -64,7 +64,7 @@ def saint(graphs):
 
 
 def by_name(batch: TorchBatch) -> dict[str, torch.Tensor]:
-    """Columns that have the same name in a batch and in PyG's and DGL's containers."""
+    """The columns that have the same name in a batch and in the objects of PyG and DGL."""
     names = ("split", "hop", "score", "loss_weight", "edge_coefficient")
     found = {name: getattr(batch, name) for name in names} | batch.encodings
     return {name: column for name, column in found.items() if column is not None}
@@ -159,7 +159,7 @@ class TestPygStores:
         everything = local_router(graph).sample_neighbors(np.arange(NODES), -1, 0)
         assert torch.equal(row, torch.from_numpy(everything.neighbor).long())
         assert torch.equal(colptr.diff(), torch.from_numpy(everything.count))
-        # PyG's samplers request a CSC for every edge type.
+        # PyG's samplers ask for the CSC of every edge type.
         rows, colptrs, _ = topology.csc()
         assert torch.equal(rows[self.pyg.EDGE_TYPE], row)
         assert torch.equal(colptrs[self.pyg.EDGE_TYPE], colptr)
@@ -199,7 +199,7 @@ class TestDgl:
             to_dgl(batch)
 
     def test_every_column_is_put(self, saint, graphs, monkeypatch):
-        """If DGL is not installed, stand-ins replace its graphs and blocks."""
+        """Every column of a batch is set in DGL's graphs and blocks. If DGL is not installed, stand-ins replace them."""
         from graphmill.samplers.batches.to_dgl import to_dgl, to_dgl_blocks
 
         def empty(*_args, **_sizes):
@@ -219,7 +219,7 @@ class TestDgl:
 
     @pytest.fixture
     def dgl(self, monkeypatch):
-        monkeypatch.setenv("DGL_BACKEND", "pytorch")  # Otherwise the import writes to the home directory.
+        monkeypatch.setenv("DGL_BACKEND", "pytorch")  # without it, DGL writes to the home folder
         return pytest.importorskip("dgl")
 
     def test_graph(self, dgl, batch):

@@ -1,4 +1,4 @@
-"""The streaming loader: order, bounds, deadlines, errors, positions, and threads that end."""
+"""Tests the streaming loader: order, bounds, deadlines, errors, positions, and that threads end."""
 
 import pickle
 import threading
@@ -19,7 +19,7 @@ ROWS = 100
 
 
 class ScriptedSampler:
-    """A sampler of batches with known content. It calls `script[batch]` before it makes batch `batch`."""
+    """A sampler whose batches have known contents. Before it makes batch `batch`, it calls `script[batch]`."""
 
     content_hash = "00" * 32
 
@@ -242,7 +242,7 @@ def test_stats_say_where_time_goes():
     with Loader(ScriptedSampler(6)) as loader:
         for _ in loader.epoch(0):
             time.sleep(0.02)
-        assert loader.stats.blocked_s > 0.03  # the consumer is the slow one
+        assert loader.stats.blocked_s > 0.03  # threads waited for the slow consumer
         assert loader.stats.wait_s < 0.05
         assert loader.stats.queue_depth_sum >= 5
 

@@ -1,6 +1,6 @@
-"""Every way to draw neighbors: its distribution agrees with theory, its edges exist in the source, and batches are the same everywhere.
+"""Tests every scheme of drawing neighbors. Its distribution agrees with theory, drawn edges exist in the source, and any partitions give the same batches.
 
-Statistical tests draw with fixed keys, so their results do not vary. A chi-square test fails below p = 0.001.
+Statistical tests use fixed keys, so their results never change. A chi-square test fails if p is below 0.001.
 """
 
 from dataclasses import replace
@@ -53,7 +53,7 @@ def star(weight: list[float] | None = None, num_leaves: int = 5) -> ListedGraph:
 
 
 def drawn_sets(router: Router, fanout: int, **options) -> dict[tuple[int, ...], int]:
-    """How often each tuple of neighbors of node 0 was drawn, over many keys."""
+    """Draws neighbors of node 0 with many keys. Returns how often each tuple of neighbors was drawn."""
     (root,) = np.flatnonzero(router.fetch(np.arange(router.manifest.num_nodes)).original_id == 0)
     permanent = router.fetch(np.arange(router.manifest.num_nodes)).original_id
     seen: dict[tuple[int, ...], int] = {}
@@ -74,7 +74,7 @@ def assert_distribution(seen: dict[tuple[int, ...], int], probability: dict[tupl
 
 
 def successive_sampling(weight: list[float], take: int) -> dict[tuple[int, ...], float]:
-    """Probability of each set when entries are drawn one after the other by weight, without replacement."""
+    """The probability of each set, if entries are drawn by weight, one after another, without replacement."""
     probability = {which: 0.0 for which in combinations(range(1, len(weight) + 1), take)}
     for order in permutations(range(1, len(weight) + 1), take):
         chance, left = 1.0, sum(weight)
@@ -116,7 +116,7 @@ class TestDistributions:
 
     def test_by_degree(self, tmp_path):
         graph = star(num_leaves=3)
-        # Leaf i gets i in-edges, from node 0; a leaf without any would count as one of degree 1.
+        # Leaf i gets i in-edges from node 0. A leaf without in-edges would count as degree 1.
         extra = [(0, leaf) for leaf in (1, 2, 3) for _ in range(leaf)]
         graph = replace(graph, edges_listed=graph.edges_listed + extra)
         seen = drawn_sets(router_of(graph, tmp_path, num_partitions=3), 1, scheme="degree")
@@ -130,14 +130,15 @@ class TestDistributions:
             for size in range(5)
             for which in combinations(range(1, 5), size)
         }
-        common = {which: p for which, p in chance.items() if len(which) < 4}  # five expected counts or more
+        common = {which: p for which, p in chance.items() if len(which) < 4}  # expected count of at least 5
         rest = 1 - sum(common.values())
         merged = {which: count for which, count in seen.items() if which in common}
         merged[(0,)] = sum(count for which, count in seen.items() if which not in common)
         assert_distribution(merged, common | {(0,): rest})
 
     def test_labor_sizes(self, tmp_path):
-        """E|in-edges of s| = min(k, d_s); E|sources of all| = sum over t of the largest min(1, k / d_s) of its destinations."""
+        """For fanout k, the expected number of drawn in-edges of a node s with degree d_s is min(k, d_s). A source t is drawn with the largest probability
+        min(1, k / d_s) of its destinations s. The sum over t is the expected number of sources."""
         graph = random_listed_graph(300, 6000, seed=3)
         router = router_of(graph, tmp_path, drop_duplicates=True)
         degree = np.diff(next(iter(open_graph(str(tmp_path / "graph-0")).partitions())).indptr)
@@ -156,7 +157,7 @@ class TestDistributions:
         assert np.all(np.abs(mean_size - np.minimum(fanout, degree[seeds])) <= 4.5 * error + 1e-9)
         assert abs(np.mean(sources) - by_source.sum()) < 4.5 * np.std(sources) / np.sqrt(600)
         uniform = [len(np.unique(router.sample_neighbors(seeds, fanout, key).neighbor)) for key in range(50)]
-        assert np.mean(sources) < np.mean(uniform)  # what LABOR is for
+        assert np.mean(sources) < np.mean(uniform)  # the purpose of LABOR: fewer sources
 
     def test_labor_shares_its_coins(self, tmp_path):
         edges = [(leaf, root) for root in (0, 1) for leaf in range(2, 22)]
@@ -174,7 +175,7 @@ class TestDistributions:
 
 
 def slow_labor(rows, options: NeighborOptions, key_of, roots: list[int]) -> list[int]:
-    """Nodes of a batch by lists: in-edges whose source's coin, as a number in [0, 1), is below fanout over in-degree."""
+    """The nodes of a batch, computed with lists. An in-edge is drawn if the coin of its source, a number in [0, 1), is below fanout / in-degree."""
     found = list(roots)
     frontier = roots
     for hop, fanout in enumerate(options.fanouts):
@@ -190,7 +191,7 @@ def slow_labor(rows, options: NeighborOptions, key_of, roots: list[int]) -> list
 
 
 class TestDependentBatches:
-    """LABOR's coins shared by the steps of a window, and by the hops of a batch."""
+    """Tests LABOR with coins that the steps of a window share, or the hops of a batch."""
 
     @pytest.mark.parametrize("layer_dependency", [False, True])
     @pytest.mark.parametrize("num_ranks", [1, 3])
@@ -212,7 +213,7 @@ class TestDependentBatches:
             assert found.node_id.tolist() == slow_labor(rows, options, key, roots)
 
     def test_a_window_has_one_set_of_coins(self, tmp_path):
-        """24 roots with the same 30 neighbors: one drawn set for all ranks and steps of a window, another set in the next window."""
+        """24 roots have the same 30 neighbors. All ranks and steps of a window draw the same set of neighbors; the next window draws another set."""
         edges = [(leaf, root) for root in range(24) for leaf in range(24, 54)]
         graph = ListedGraph(num_nodes=54, edges_listed=edges, split=[[1]] * 24 + [[0]] * 30)
         options = NeighborOptions((8,), 2, scheme="labor", batch_dependency=3)
@@ -224,7 +225,7 @@ class TestDependentBatches:
         assert frozenset(sampler.sample(1, 0).node_id[2:].tolist()) not in drawn
 
     def test_hops_share_coins_where_they_shall(self, tmp_path):
-        """All nodes are neighbors of each other. With one coin per node, the second hop finds no new node."""
+        """All nodes are neighbors of each other. If all hops use the same coin for a node, the second hop finds no new nodes."""
         edges = [(source, end) for end in range(40) for source in range(40) if source != end]
         router = router_of(ListedGraph(num_nodes=40, edges_listed=edges, split=[[1]] * 40), tmp_path)
         for batch in range(40):
@@ -234,8 +235,8 @@ class TestDependentBatches:
         assert sum((apart.sample(0, batch).hop == 2).sum() for batch in range(40)) > 100
 
     def test_a_batch_is_unbiased_and_a_window_finds_as_few_as_one_batch(self, tmp_path):
-        """Sums over drawn neighbors, weighted by in-degree over fanout, are unbiased. A window has as many sources as one batch of all its roots:
-        each with the largest min(1, fanout / in-degree) of its destinations. Within 4.5 standard errors of 400 windows."""
+        """Sums over drawn neighbors, weighted by in-degree / fanout, are unbiased. A window has as many sources as one batch of all its roots. There, a
+        source is drawn with the largest probability min(1, fanout / in-degree) of its destinations. Checked within 4.5 standard errors of 400 windows."""
         graph = replace(random_listed_graph(300, 6000, seed=3), split=[[1]] * 48 + [[0]] * 252)
         router = router_of(graph, tmp_path, drop_duplicates=True)
         rows, value = expected_graph(graph, IngestOptions(drop_duplicates=True)), np.arange(300) ** 2 / 1000.0
@@ -256,7 +257,7 @@ class TestDependentBatches:
                         chance[everything] = np.maximum(chance[everything], p)
                 sizes.append(len(sources))
                 expected_sizes.append(chance.sum())
-        by_window = np.reshape(sums, (400, 24)).mean(axis=1)  # roots of a window are drawn by the same coins
+        by_window = np.reshape(sums, (400, 24)).mean(axis=1)  # the roots of a window share coins
         assert abs(by_window.mean()) < 4.5 * by_window.std() / np.sqrt(400)
         difference = np.array(sizes) - np.array(expected_sizes)
         assert abs(difference.mean()) < 4.5 * difference.std() / np.sqrt(400)
@@ -288,7 +289,7 @@ class TestWeights:
             router.sample_neighbors(np.array([0]), 3, 0, scheme="weight")
 
     def test_large_fanout_of_a_hub(self, tmp_path):
-        """The bitmap, the scan and the hash set give draws with the same distribution, each in its range of degrees."""
+        """The algorithm depends on the degree: bitmap, scan or hash set. Draws have the same distribution with each of them."""
         graph = star(num_leaves=5000)
         router = router_of(graph, tmp_path)
         for fanout in (10, 40, 60, 4999):
@@ -511,7 +512,7 @@ class TestRelabeling:
     def test_map_and_table_agree(self):
         rng = np.random.default_rng(0)
         maps = PositionMaps(500)
-        for _ in range(3):  # The map is reused, so it must be clean.
+        for _ in range(3):  # the map is reused, so it must be reset
             roots = rng.choice(500, 20, replace=False)
             by_map, by_table = Relabeler(roots, maps), Relabeler(roots)
             for size in (0, 50, 1, 700):
@@ -520,7 +521,7 @@ class TestRelabeling:
                 assert np.array_equal(by_map.node, by_table.node)
             by_map.close()
         position_of_id, zero = maps.borrow()
-        assert zero > 1  # it is the one that was used
+        assert zero > 1  # the same map as before
         assert np.all(position_of_id < zero)
 
     def test_a_map_lost_to_an_error_is_not_used_again(self):

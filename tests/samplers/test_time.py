@@ -1,4 +1,4 @@
-"""Sampling from the past of each root is compared with its slow reference and with the source's table of edges."""
+"""Tests sampling from the past of each root. Batches are compared with a slow reference and with the edges of the source."""
 
 import copy
 import math
@@ -63,10 +63,10 @@ def assert_is_past(batch: MiniBatch, expected: reference.ExpectedPast, rows) -> 
 
 
 def late_edges(batch: MiniBatch, *, before: bool) -> int:
-    """Edges of a batch that are later than their root."""
+    """The number of a batch's edges that are later than their root."""
     owner = np.repeat(np.arange(batch.num_nodes), np.diff(batch.indptr))
     assert batch.root_time is not None
-    assert np.array_equal(batch.root_time[owner], batch.root_time[batch.indices])  # no edge joins two roots' times
+    assert np.array_equal(batch.root_time[owner], batch.root_time[batch.indices])  # both ends have one root time
     late = batch.edge_time >= batch.root_time[owner] if before else batch.edge_time > batch.root_time[owner]
     return int(late.sum())
 
@@ -101,7 +101,7 @@ def test_every_cut_yields_the_reference(time, scheme, fanouts, graph, routers) -
     seed=st.integers(0, 2**64 - 1),
 )
 def test_any_graph_yields_the_reference(graph, edge_time, partitions, fanouts, roots, time, scheme, seed) -> None:
-    """Around a caller's pairs of nodes and times; a node may occur at several times."""
+    """Roots are pairs of nodes and times that the caller gives. A node may occur with several times."""
     if graph.node_time is None:
         graph = replace(graph, edge_time=edge_time[: len(graph.edges_listed)])
     rows = expected_graph(graph, IngestOptions())
@@ -133,7 +133,7 @@ def test_any_graph_yields_the_reference(graph, edge_time, partitions, fanouts, r
     ids=lambda options: f"{options.time}-{options.scheme}-{options.direction}-{options.replace}-{options.as_of}",
 )
 def test_no_draw_looks_ahead_and_no_cut_changes_it(options, graph, routers) -> None:
-    """Every sampled edge is looked up in the source's table by its id; batches drawn together equal batches drawn alone."""
+    """Looks up every sampled edge in the source's table, by its id. Batches that are drawn together equal batches that are drawn alone."""
     options = replace(options, edge_columns=("id", "time"))
     epochs = []
     for router in routers:
@@ -159,7 +159,7 @@ def test_no_draw_looks_ahead_and_no_cut_changes_it(options, graph, routers) -> N
 
 
 def test_draws_at_two_times_are_independent(routers) -> None:
-    """The list is the same at both times, but different entries are drawn."""
+    """A node has the same list at two times, but the draws at these times are independent."""
     options = NeighborOptions((1,), time="until")
     node = np.arange(NUM_NODES)
     sampler = NeighborSampler(routers[0], options)
@@ -207,7 +207,7 @@ def test_what_cannot_be(routers, tmp_path: Path) -> None:
 
 
 def test_times_may_be_given_with_the_roots(routers, graph) -> None:
-    """The times are part of the sampler's data and are dealt with their roots."""
+    """Given times are part of the sampler's data. When roots are divided into batches, each root keeps its time."""
     roots, when = np.array([30, 5, 77]), np.array([20, 0, 59])
     options = NeighborOptions((2,), 2, time="until")
     made = [NeighborSampler(routers[1], options, 1, roots, times) for times in (when, when[::-1])]
@@ -224,7 +224,7 @@ def test_times_may_be_given_with_the_roots(routers, graph) -> None:
 
 @pytest.mark.long
 def test_of_a_million_sampled_edges_none_is_later_than_its_root(tmp_path: Path) -> None:
-    """A check that is independent of the sampler: it looks up every sampled edge in the source's table, and follows every path of a batch back to its roots."""
+    """This check does not use the sampler's code. It looks up every sampled edge in the source's table and follows every path of a batch back to its roots."""
     num_nodes, num_edges = 50_000, 1_000_000
     rng = np.random.default_rng(0)
     src, dst = rng.integers(0, num_nodes, num_edges), (num_nodes * rng.random(num_edges) ** 2).astype(np.int64)
@@ -237,7 +237,7 @@ def test_of_a_million_sampled_edges_none_is_later_than_its_root(tmp_path: Path) 
     sampled = late = wrong_ends = strangers = 0
     for batch in (sampler.sample(0, number) for number in range(sampler.num_batches)):
         destination = np.repeat(np.arange(batch.num_nodes), np.diff(batch.indptr))
-        # The latest root that each node reaches: each node was found by an edge to a node before it.
+        # For each node, finds the latest root to which it has a path. A node was found by an edge to a node that comes before it.
         cut_off = np.full(batch.num_nodes, -1)
         cut_off[batch.root_index] = node_time[batch.node_id[batch.root_index]]
         earliest = np.where(cut_off >= 0, cut_off, np.iinfo(np.int64).max)
@@ -257,7 +257,7 @@ def test_of_a_million_sampled_edges_none_is_later_than_its_root(tmp_path: Path) 
 
 
 def test_ages_are_encoded_by_graphmixers_formula(routers: list[Router]) -> None:
-    """z_i = cos(age · α^(-(i-1)/β)), α = β = √d, in float64 and by plain loops, for ages by the batch's own edges."""
+    """Compares encodings with z_i = cos(age · α^(-(i-1)/β)), α = β = √d, in float64 and with loops. Ages are computed from the edges of the batch."""
     dim, unit = 9, 2.5
     options = NeighborOptions((3, 2), 40, time="before", recency_dim=dim, recency_unit=unit, edge_columns=("time",))
     plain = replace(options, recency_dim=0, recency_unit=1.0)
@@ -296,12 +296,12 @@ def test_ages_need_times() -> None:
 
 
 def test_the_past_is_that_of_pygs_temporal_sampling(graph: ListedGraph, tmp_path: Path) -> None:
-    """With times of nodes and all neighbors, each root gets the edges that torch-sparse's kernel for PyG's temporal loaders draws."""
+    """Nodes have times, and all neighbors are drawn. Each root gets the same edges as from torch-sparse's kernel, which PyG's temporal loaders use."""
     torch = pytest.importorskip("torch")
     pytest.importorskip("torch_sparse", reason="PyG's temporal sampling is compiled, and not installed here")
     untimed = replace(graph, edge_time=None)
     ingest(untimed, str(tmp_path / "graph"), IngestOptions(num_partitions=3))
-    roots = np.unique(np.array(graph.node_time), return_index=True)[1][::4].copy()  # of different times
+    roots = np.unique(np.array(graph.node_time), return_index=True)[1][::4].copy()  # roots with different times
     sampler = NeighborSampler(
         local_router(open_graph(str(tmp_path / "graph"))), NeighborOptions((-1, -1), time="until")
     )
@@ -323,7 +323,7 @@ def test_the_past_is_that_of_pygs_temporal_sampling(graph: ListedGraph, tmp_path
     theirs = set()
     root_time = dict(enumerate(of_root))
     for source, end in zip(sources["n__to__n"].tolist(), targets["n__to__n"].tolist(), strict=True):
-        root_time[source] = root_time[end]  # A node has a copy for each root that reaches it.
+        root_time[source] = root_time[end]  # a node has a copy for each root
         theirs.add((int(nodes["n"][source]), int(nodes["n"][end]), root_time[end]))
     assert ours == theirs
     assert len({when for *_, when in ours}) > 5

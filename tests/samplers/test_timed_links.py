@@ -1,4 +1,4 @@
-"""Batches of links whose ends have only edges from before the links."""
+"""Tests batches of links with times. The ends of a link have only edges that are earlier than the link."""
 
 from pathlib import Path
 
@@ -22,7 +22,7 @@ PAST = NeighborOptions((4, 3), time="before", edge_columns=("time",))
 
 
 def table() -> np.ndarray:
-    """int64 [3, edges]: source, destination, time. Pairs repeat."""
+    """int64 [3, edges]: source, destination and time. Some pairs occur several times."""
     rng = np.random.default_rng(3)
     return np.concatenate([rng.integers(0, NUM_NODES, (2, NUM_EDGES)), rng.integers(0, 50, (1, NUM_EDGES))])
 

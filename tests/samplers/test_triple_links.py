@@ -1,4 +1,4 @@
-"""Links of a knowledge graph, by relation, against sets in Python."""
+"""Compares batches of a knowledge graph's links, by relation, with Python sets."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ Triples = set[tuple[int, int, int]]
 
 
 def drawn() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """int64 [3, m]: heads, relations, tails of the three parts, with loops."""
+    """Random triples in three parts. Each part is int64 [3, m]: heads, relations, tails. Loops are among them."""
     rng = np.random.default_rng(2)
     rows = rng.integers(0, [NUM_NODES, NUM_RELATIONS, NUM_NODES], (700, 3))
     rows = rng.permutation(np.unique(rows, axis=0)).T
@@ -38,7 +38,7 @@ def routers(tmp_path_factory) -> dict[int, Router]:
 
 
 def both_ways(rows: np.ndarray) -> Triples:
-    """(source, relation, destination)"""
+    """The triples as (source, relation, destination), in both directions."""
     return {(h, r, t) for h, r, t in rows.T.tolist()} | {(t, r + NUM_RELATIONS, h) for h, r, t in rows.T.tolist()}
 
 
@@ -83,7 +83,7 @@ def test_no_edge_joins_the_two_ends_of_a_link_by_any_relation(routers) -> None:
 
 
 def test_rivals_are_all_but_those_known_by_the_same_relation(routers) -> None:
-    """A link's own destination is not a rival. Its source is, since a relation may join a node to itself."""
+    """A link is not ranked against its own destination. It is ranked against its source, because a relation may join a node to itself."""
     whole = LinkOptions(
         RandomPartitionOptions(num_chunks=1),
         splits=(SPLIT_VALID, SPLIT_TEST),

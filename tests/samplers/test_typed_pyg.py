@@ -1,4 +1,4 @@
-"""Typed batches as PyG's `HeteroData`: at full fan-out equal to PyG's own result, hop by hop, and accepted by PyG's models."""
+"""Tests typed batches as PyG's `HeteroData`. With full fanout they equal PyG's own result, hop by hop, and PyG's models accept them."""
 
 from dataclasses import replace
 
@@ -24,7 +24,7 @@ ROOTS = np.array(GRAPH.tables["paper"].ids[4:10])
 
 
 def whole(graph: TypedMemoryGraph) -> HeteroData:
-    """The graph in PyG's form: nodes by their rows, permanent ids as `n_id`."""
+    """The graph as a PyG object. Nodes are numbered by rows; `n_id` has the permanent ids."""
     data = HeteroData()
     for name, table in graph.tables.items():
         data[name].n_id, data[name].num_nodes = torch.tensor(table.ids), len(table.ids)
@@ -41,7 +41,7 @@ def drawn(graph: TypedMemoryGraph = GRAPH, hops: int = HOPS, fanout: int = -1, *
 
 
 def edges_of(data: HeteroData, edge_type) -> list[tuple[int, int]]:
-    """(source, target) by permanent ids, in ascending order."""
+    """The edges as (source, target), by permanent ids, in ascending order."""
     source, _, target = edge_type
     ends = data[edge_type].edge_index
     return sorted(zip(data[source].n_id[ends[0]].tolist(), data[target].n_id[ends[1]].tolist(), strict=True))
@@ -49,7 +49,7 @@ def edges_of(data: HeteroData, edge_type) -> list[tuple[int, int]]:
 
 @pytest.mark.parametrize("partitions", [1, 3])
 def test_full_fanout_finds_what_pyg_finds_hop_by_hop(partitions) -> None:
-    """PyG's `k_hop_subgraph` over the graph of all types: the same nodes at every hop, and the same edges into expanded nodes."""
+    """Compared with PyG's `k_hop_subgraph` on the graph of all types. Every hop has the same nodes, and expanded nodes have the same in-edges."""
     data = whole(GRAPH)
     plain = data.to_homogeneous(node_attrs=["n_id"], edge_attrs=[])
     types, relations = data.node_types, data.edge_types
@@ -96,7 +96,7 @@ def test_full_fanout_is_the_batch_of_neighbor_loader() -> None:
         assert ours["paper"].batch_size == theirs["paper"].batch_size
         for name in data.node_types:
             assert ours[name].n_id.sort().values.tolist() == theirs[name].n_id.sort().values.tolist()
-            if "num_sampled_nodes" in theirs[name]:  # torch-sparse does not count them
+            if "num_sampled_nodes" in theirs[name]:  # torch-sparse has no counts
                 assert ours[name].num_sampled_nodes == list(theirs[name].num_sampled_nodes)
         for edge_type in data.edge_types:
             assert edges_of(ours, edge_type) == edges_of(theirs, edge_type)
@@ -132,7 +132,7 @@ def test_columns_without_copies() -> None:
 
 
 class Sage(torch.nn.Module):
-    """Two layers, as in PyG's example for ogbn-mag."""
+    """A model with two layers, as in PyG's example for ogbn-mag."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -143,17 +143,17 @@ class Sage(torch.nn.Module):
 
 
 def dense(graph: TypedMemoryGraph) -> TypedMemoryGraph:
-    """Only types that edges reach, all with features."""
+    """The graph without the type that has no edges. All types get features."""
     tables = {name: replace(table, feature_dim=3) for name, table in graph.tables.items() if name != "alone"}
     edges = {relation: table for relation, table in graph.edges.items() if relation.source != "alone"}
     place = {tuple(relation)[1]: relation for relation in edges}["employs"]
-    back = type(place)("author", "employed_by", "place")  # so that every type hears something
+    back = type(place)("author", "employed_by", "place")  # gives every type in-edges
     edges[back] = replace(edges[place], src=edges[place].dst, dst=edges[place].src)
     return replace(graph, tables=tables, edges=edges)
 
 
 def test_a_model_made_by_to_hetero_takes_it() -> None:
-    """At full fan-out the roots' outputs equal the outputs on the whole graph."""
+    """With full fanout, the outputs for roots equal the outputs on the whole graph."""
     graph = dense(GRAPH)
     everything, batch = whole(graph), drawn(graph, 2)
     model = to_hetero(Sage(), everything.metadata())

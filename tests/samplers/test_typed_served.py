@@ -1,5 +1,5 @@
-"""Typed batches by owners elsewhere, over real connections: the batches of one process, with one request per owner and hop for all relations, and one
-request for the rows of all types."""
+"""Typed batches from owners elsewhere, over real connections, equal the batches of one process. Each hop takes one request per owner for all relations.
+The rows of all types take one request per owner."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -55,7 +55,7 @@ def graph(tmp_path_factory: pytest.TempPathFactory) -> TypedGraph:
 
 @pytest.fixture(scope="module")
 def far(graph: TypedGraph) -> Iterator[dict[int, FarOwner]]:
-    """Owners of the partitions 1 and 2 behind separate servers."""
+    """The owners of partitions 1 and 2. Each is behind a separate server."""
     with ExitStack() as stack:
         owners = {}
         for index in (1, 2):
@@ -82,7 +82,7 @@ def test_batches_are_those_of_one_process(graph: TypedGraph, served: TypedRouter
 
 def test_one_request_per_owner_and_hop_and_one_for_rows(served: TypedRouter, far: dict[int, FarOwner]) -> None:
     sampler = NeighborSampler(served, OPTIONS)
-    sampler.sample(0, 0)  # lists the roots, too
+    sampler.sample(0, 0)  # the first batch also lists the roots
     for owner in far.values():
         owner.requests.clear()
     sampler.sample(0, 1)
@@ -122,7 +122,7 @@ def test_subgraphs_of_roots_are_those_of_one_process(kind, options, graph: Typed
         for owner in far.values():
             owner.requests.clear()
         assert arrays_of(there.sample(1, batch)) == arrays_of(here.sample(1, batch))
-    for owner in far.values():  # of the second batch, whose roots were listed before
+    for owner in far.values():  # these are requests of the second batch
         *searched, induced = (one for one in owner.requests if not isinstance(one.requests[0], FetchRows))
         assert {type(one) for one in induced.requests} == {InducedSubgraphs}
         assert {type(one) for request in searched for one in request.requests} == {ListNeighbors}
@@ -133,7 +133,8 @@ def test_subgraphs_of_roots_are_those_of_one_process(kind, options, graph: Typed
 def test_rows_by_plan_are_those_of_one_process(
     graph: TypedGraph, served: TypedRouter, far: dict[int, FarOwner]
 ) -> None:
-    """With room for all rows, each far row is fetched once, with one request per owner for all types; with less room, the budget is kept."""
+    """If there is room for all rows, each far row is fetched once, with one request per owner for all types. With less room, kept rows stay within the
+    budget."""
     here = NeighborSampler(typed_router(graph), OPTIONS)
     for cache_bytes in (1 << 30, 6000):
         for owner in far.values():
@@ -172,7 +173,7 @@ def test_room_is_dealt_by_need_and_none_is_left_that_one_can_use(room, types) ->
     assert 0 <= min(room, sum(most)) - sum(rooms) < len(types)
     shares = sorted((own / need, own < full) for own, need, full in zip(rooms, needed, most, strict=True))
     below = [share for share, is_short in shares if is_short]
-    # Types that could use more room get equal shares relative to their need.
+    # All types that could use more room get the same fraction of what they need.
     assert not below or shares[-1][0] <= below[0] + 1
 
 

@@ -1,4 +1,4 @@
-"""From PyG's `HeteroData` to a stored graph and back: a batch at full fan-out has the same edges and rows, for any partitions."""
+"""Stores a PyG `HeteroData` as a graph and converts batches back. With full fanout, a batch has the same edges and rows as the original, for any partitions."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -68,7 +68,7 @@ def test_hetero_data_comes_back(tmp_path: Path) -> None:
 
 
 def numbered(graph: TypedMemoryGraph) -> TypedMemoryGraph:
-    """The graph with row numbers as permanent ids of nodes, and with ids of edges."""
+    """The graph with ids for edges, and with row numbers as the permanent ids of nodes."""
     tables = {name: replace(table, ids=list(range(len(table.ids)))) for name, table in graph.tables.items()}
     return replace(graph, tables=tables, edges={name: replace(each, has_id=True) for name, each in graph.edges.items()})
 
@@ -88,7 +88,7 @@ def store(
     timed: bool = True,
     **options: Any,
 ) -> TypedGraph:
-    """`timed`: papers have times, and so have the edges in `edge_times`; `options`: of the ingestion."""
+    """Ingests the graph. `timed`: papers have times, and so do the edges in `edge_times`. `options`: options of the ingestion."""
     times = {"paper": np.arange(len(graph.tables["paper"].ids)) % 20 + 20} if timed else {}
     nodes = {name: nodes_of(name, table, times.get(name)) for name, table in graph.tables.items()}
     edges = {
@@ -145,7 +145,7 @@ def test_partitions_change_no_draw(name: str, cuts: dict[int, TypedRouter]) -> N
 
 @pytest.mark.parametrize("time", ["until", "before"])
 def test_no_edge_is_later_than_its_root(time: str, cuts: dict[int, TypedRouter]) -> None:
-    """All edges up to a root's time are drawn; a relation without times gives all its edges. Recency counts from the newest edge."""
+    """All edges up to a root's time are drawn. A relation without times gives all its edges. A node's age is measured from its newest edge."""
     graph = numbered(random_typed_graph())
     options = NeighborOptions((-1, -1), batch_size=25, time=time, edge_columns=("id", "time"), recency_dim=1)
     batch, seen = NeighborSampler(cuts[4], options).sample(0, 0), 0
@@ -166,7 +166,7 @@ def test_no_edge_is_later_than_its_root(time: str, cuts: dict[int, TypedRouter])
             seen += len(own) - len(expected)
         if relation in times:
             np.maximum.at(newest[relation.source], edges.indices, edges.edge_time)
-    assert seen > 100  # edges that were left out
+    assert seen > 100  # many edges are left out as too late
     assert torch.equal(to_pyg(typed_to_torch(batch))["author"].root_time, torch.tensor(batch.nodes["author"].root_time))
     assert batch.edges[next(each for each in batch.edges if each.name == "employs")].edge_time is None
     for name, nodes in batch.nodes.items():
@@ -175,7 +175,7 @@ def test_no_edge_is_later_than_its_root(time: str, cuts: dict[int, TypedRouter])
 
 
 def test_relations_from_one_type_share_the_coins_of_labor(tmp_path: Path) -> None:
-    """Two relations with the same edges draw the same neighbors of a node; uniform draws differ."""
+    """Two relations have the same edges. With LABOR they draw the same neighbors of a node; with uniform draws they differ."""
     graph = numbered(random_typed_graph())
     cites = next(relation for relation in graph.relations if relation.name == "cites")
     twin = Relation("paper", "mentions", "paper")
@@ -201,7 +201,7 @@ def test_draws_by_degree_count_the_edges_of_all_relations(cuts: dict[int, TypedR
 
 @pytest.mark.parametrize("partitions", [1, 3])
 def test_stored_out_edges_are_searched(partitions: int, tmp_path: Path) -> None:
-    """Along a relation within one type, compared with a search along its reversed edges."""
+    """A relation within one type stores its out-edges. A search along them equals a search against its reversed edges."""
     graph = numbered(random_typed_graph())
     cites = next(relation for relation in graph.relations if relation.name == "cites")
     turned = replace(graph.edges[cites], src=graph.edges[cites].dst, dst=graph.edges[cites].src)

@@ -1,4 +1,4 @@
-"""Checkpoints: saved values are loaded bit for bit, and a checkpoint that does not fit the run is refused in one line."""
+"""Tests checkpoints. Loaded values equal saved values bit for bit. A checkpoint that does not fit the run is refused with one line."""
 
 import json
 from dataclasses import replace
@@ -67,7 +67,7 @@ def test_everything_comes_back_bit_for_bit(saved):
     assert load_state(directory) == STATE
     for name, tensor in model.state_dict().items():
         assert torch.equal(tensor, fresh.state_dict()[name])
-    # The next step uses moments and step counts; its result is the same too.
+    # Moments and step counts are restored too, so the next step has the same result.
     for network, optim in ((model, optimizer), (fresh, fresh_optimizer)):
         network(torch.ones(1, 4)).sum().backward()
         optim.step()
@@ -89,7 +89,7 @@ def test_a_checkpoint_takes_the_files_of_all_owners_of_a_table_or_is_none(tmp_pa
             save_checkpoint(tmp_path / "run" / "epoch", snapshot)
         assert not (tmp_path / "run" / "epoch").exists()
     TableShard(config, 1, 2).save(table)
-    (table / "table-0001-of-0002.rows.tmp").write_text("")  # of an owner that died
+    (table / "table-0001-of-0002.rows.tmp").write_text("")  # left by an owner that died
     save_checkpoint(tmp_path / "run" / "epoch", snapshot)
     verify_checkpoint(tmp_path / "run" / "epoch")
     assert len([*(tmp_path / "run" / "epoch").glob("table-*")]) == 8
@@ -170,13 +170,13 @@ def test_data_of_older_checkpoints_may_be_unknown_and_known_data_must_be_the_sam
         check_continues(replace(STATE, identity=theirs), STATE.model_config, ours, 99, "run")
 
     check(identity(), identity(**{DATA: "b", "evaluation": "full"}))
-    check(identity(**{DATA: "b"}), identity())  # A graph whose files are not available yet.
+    check(identity(**{DATA: "b"}), identity())  # the graph's files are not available yet
     check(identity(**{DATA: "b"}), identity(**{DATA: "b"}))
     with pytest.raises(ConfigError, match="labels, splits and features: 'a' there, 'b' here"):
         check(identity(**{DATA: "a"}), identity(**{DATA: "b"}))
     with pytest.raises(ConfigError, match="ema_decay"):
         check(identity(), identity(ema_decay="0.9"))
-    # Older classic models had no option `seed`, and GECO over many graphs no local block.
+    # Older versions had no option `seed` for classic models, and no option `local` for GECO over many graphs.
     check_continues(STATE, {**STATE.model_config, "seed": 1, "local": {}}, STATE.identity, 99, "run")
     with pytest.raises(ConfigError, match=r"another run \(seed: '1' there, None here"):
         check(identity(seed="1"), identity())

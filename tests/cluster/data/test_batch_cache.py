@@ -1,4 +1,4 @@
-"""Cached evaluation batches equal the loader's batches. They are read only once if all of them fit in memory."""
+"""Cached evaluation batches equal the loader's batches. If all of them fit into memory, the loader reads them only once."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Owners of embeddings behind real connections: workers in threads, and owners that end at any moment and restart empty."""
+"""Embedding owners behind real connections. Workers are threads. An owner may end at any moment and restart without its data."""
 
 import os
 import signal
@@ -30,7 +30,7 @@ NUM_STEPS, NUM_RANKS = 30, 2
 
 
 class Served:
-    """An owner's server, which can be replaced by a new one."""
+    """The server of an embedding owner. A test can replace it with a new server."""
 
     def __init__(self, number: int, num_owners: int) -> None:
         self._place = number, num_owners
@@ -47,7 +47,7 @@ class Served:
 
 
 def train(course: Course, open_owners: Callable[[], list[AsksOwner]], on_step: Callable[[int], None]) -> list[Any]:
-    """Returns, by worker, the tables before each step. The first worker calls `on_step` before it reads."""
+    """Trains, and returns for each worker the tables that it read before each step. The first worker calls `on_step` before it reads."""
     attempt, seen = next_attempt(open_owners()), [[], []]
     errors: list[Exception] = []
     barrier = threading.Barrier(NUM_RANKS, timeout=60)
@@ -63,7 +63,7 @@ def train(course: Course, open_owners: Callable[[], list[AsksOwner]], on_step: C
                 if rank == 0:
                     on_step(step)
                 seen[rank].append(tuple(client.read(course.all_ids, best=best) for best in (False, True)))
-                # Like a collective call, a worker may wait here for another worker, which waits for an owner.
+                # As in a collective call, a worker waits here for the others; another worker may still wait for an owner.
                 barrier.wait()
                 nodes = seat.fold([leaf(p, course.gradient(step, p)) for p in seat.positions], add_rows)
                 client.push(rate(step), nodes)

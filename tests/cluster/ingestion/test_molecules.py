@@ -1,4 +1,4 @@
-"""Ingestion of molecules: any number of workers writes equal bytes, an interrupted ingestion continues, every wait is bounded."""
+"""Tests the ingestion of molecules. The bytes do not depend on the number of workers, an interrupted ingestion continues, and every wait has a limit."""
 
 import gzip
 import os
@@ -22,7 +22,7 @@ from tests.stored_files import contents
 pytest.importorskip("rdkit")
 pytest.importorskip("ogb")
 
-BAD = {7: "C(C)(C)(C)(C)C", 31: "C1CC", 44: ""}  # in three chunks of ten
+BAD = {7: "C(C)(C)(C)(C)C", 31: "C1CC", 44: ""}  # molecules in three different chunks of ten
 
 
 def _smiles(row):
@@ -42,7 +42,7 @@ def _options(**options):
 
 @pytest.fixture
 def counted(monkeypatch):
-    """Numbers of the chunks that this process has featurised."""
+    """The numbers of the chunks that this process has featurised so far."""
     chunks, featurise = [], molecule_ingest.featurise_piece
 
     def counting(rows, folder):
@@ -61,7 +61,7 @@ def test_rows_become_graphs_and_bad_ones_are_listed(table, tmp_path):
     graphs.verify()
     assert graphs.manifest == manifest
     assert manifest.num_graphs == 52
-    assert manifest.graph_offsets == (0, 19, 38, 52)  # two chunks a shard
+    assert manifest.graph_offsets == (0, 19, 38, 52)  # two chunks in each shard
     good = [row for row in range(55) if row not in BAD]
     assert graphs.original_id.tolist() == good
     np.testing.assert_array_equal(graphs.target[:, 0], np.array(good, np.float32))
@@ -90,7 +90,7 @@ class _Interrupted(Exception):
 
 
 def _interrupt_at(chunk, monkeypatch, table, url):
-    """Ingests until this chunk, which cannot be featurised."""
+    """Ingests the table, and interrupts the ingestion at this chunk."""
     featurise = molecule_ingest.featurise_piece
 
     def interrupted(rows, folder):
@@ -142,7 +142,7 @@ def test_pieces_of_another_source_or_chunk_size_are_not_taken(table, tmp_path, m
     assert counted == [0, 1]
     graphs = open_graphs(str(tmp_path / "out"))
     assert len(graphs) == 12
-    # Files of the interrupted ingestion, which may continue: `prune` removes them after its lease.
+    # The interrupted ingestion may still continue, so `prune` keeps its files until its lease ends.
     left = _pieces(tmp_path)
     assert len(left) == 3
     folder = f"pieces/{left[0].parent.name}"
@@ -167,12 +167,12 @@ def test_of_two_ingestions_of_one_source_the_later_one_says_what_to_do(table, tm
     first = []
 
     def other(at, *_):
-        """Runs another ingestion from start to end when this process reaches a stage."""
+        """When this ingestion reaches the stage `stage`, runs a second ingestion from start to end."""
         if at == stage and not first:
             first.append(None)
             first.append(ingest_molecules(table, url, options))
 
-    # Without --overwrite this process may see the other's graph before it misses its own pieces.
+    # Without --overwrite, this ingestion may find the graph of the other ingestion before it notices its missing pieces.
     with pytest.raises(
         (ConflictError, ConfigError), match=r"found a graph; pass --overwrite|run again with --overwrite"
     ):
@@ -213,11 +213,11 @@ def _patch_task(monkeypatch, featurise):
 @pytest.mark.ray
 @pytest.mark.slow
 def test_workers_that_die_raise_or_hang(shared_ray, table, tmp_path, monkeypatch):
-    """Three cases on one Ray: a worker that dies once is replaced, a worker that always dies ends the ingestion, and a hanging worker meets its deadline."""
+    """Three cases on one Ray. A worker that dies once is replaced. A worker that always dies ends the ingestion. A worker that hangs ends at its deadline."""
     featurise, marks = molecule_ingest.featurise_piece, str(tmp_path / "marks")
     os.mkdir(marks)
 
-    def dies_once(rows, folder):  # a nested function travels to the worker by value
+    def dies_once(rows, folder):  # a nested function, because Ray pickles it by value
         if rows.index == 2:
             try:
                 os.mkdir(f"{marks}/died")
@@ -256,7 +256,7 @@ def test_workers_that_die_raise_or_hang(shared_ray, table, tmp_path, monkeypatch
             ingest_molecules(table, str(tmp_path / featurise_piece.__name__), _options(workers=2, retries=retries))
         assert "\n" not in str(caught.value)
     assert len(os.listdir(marks)) == 2
-    # Running tasks end after the error: their workers may belong to another ingestion next, and the next call uses their pieces.
+    # After an error, running tasks are not killed but finish: another ingestion may get their workers next. The next call uses their pieces.
     assert {int(piece.name.split("-")[1]) for piece in (tmp_path / "raises").glob("pieces/*/chunk-*")} >= {0, 2, 3}
     _patch_task(monkeypatch, hangs)
     with pytest.raises(DeadlineError, match=r"expected a finished chunk within 3 s, got none of \d from line"):

@@ -1,4 +1,5 @@
-"""Our scores of random predictions equal the scores of OGB's evaluators and of scikit-learn, with ties, unknown targets and tasks with one answer, in one batch or several."""
+"""For random predictions, our scores equal those of OGB's evaluators and scikit-learn. Predictions come in one batch or several.
+Some are tied, some targets are unknown, and some tasks have only one kind of answer."""
 
 import math
 
@@ -26,7 +27,7 @@ def _evaluator(kind, name, num_tasks):
 
 
 def _in_parts(make, prediction, target):
-    """Scores of the rows if they come in several batches, at two positions of a step."""
+    """Scores of these rows. The rows come in three batches, at two positions of a step."""
     first, second = make(), make()
     third = len(prediction) // 3
     for scores, rows in ((first, slice(0, third)), (second, slice(third, 2 * third)), (second, slice(2 * third, None))):
@@ -37,7 +38,7 @@ def _in_parts(make, prediction, target):
 
 @given(SEEDS, COUNTS, st.integers(1, 4), st.sampled_from([0.0, 0.3]), st.booleans())
 def test_answers(random, count, num_tasks, unknown, ties):
-    """ROC-AUC and average precision are means over the tasks that have both answers."""
+    """ROC-AUC and average precision are means over the tasks that have both positive and negative answers."""
     logit = random.normal(size=(count, num_tasks))
     logit = np.round(logit) if ties else logit
     target = random.integers(0, 2, (count, num_tasks)).astype(np.float64)
@@ -83,7 +84,7 @@ def test_classes(random, count, num_classes, ties):
 
 @given(SEEDS, COUNTS, st.floats(-1e3, 1e3), st.floats(1e-3, 1e3), st.sampled_from([0.0, 0.3]))
 def test_numbers(random, count, mean, scale, unknown):
-    """MAE and RMSE of standardised predictions have the target's unit."""
+    """Predictions are standardised, but MAE and RMSE are in the unit of the target."""
     prediction, target = random.normal(size=(count, 1)), mean + scale * random.normal(size=(count, 1))
     target[random.random(target.shape) < unknown] = np.nan
     known = ~np.isnan(target)

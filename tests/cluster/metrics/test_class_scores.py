@@ -1,4 +1,4 @@
-"""Scores against references without scikit-learn, and the learning-rate schedule's shape."""
+"""Compares scores of classes with references that do not use scikit-learn, and tests the shape of the learning-rate schedule."""
 
 import math
 from itertools import pairwise

@@ -1,4 +1,4 @@
-"""Scores of links are compared with OGB's evaluator and scikit-learn, and losses with their formulas."""
+"""Compares scores of links with OGB's evaluator and scikit-learn, and losses with their formulas."""
 
 import numpy as np
 import pytest
@@ -22,14 +22,14 @@ def ogb_evaluator(metric: str, K: int = 0):
 
 
 def rows(score: Tensor, rivals: Tensor) -> Tensor:
-    """The output of a model for links with these rivals (the other nodes that each link is ranked against)."""
+    """What a model returns for links with these scores. `rivals`: scores of the nodes against which each link's destination is ranked."""
     higher, same = ((found).sum(1).double() for found in (rivals > score[:, None], rivals == score[:, None]))
     first = rivals[:, 0] if rivals.shape[1] else torch.zeros_like(score)
     return torch.stack([score, higher, same, first], dim=1)
 
 
 def coarse(*shape: int, seed: int) -> Tensor:
-    """Numbers with many ties."""
+    """Random numbers, many of which are equal."""
     return torch.from_numpy(np.random.default_rng(seed).integers(0, 12, shape) / 4.0)
 
 
@@ -48,7 +48,7 @@ def test_rivals_of_their_own_as_ogb_ranks_them() -> None:
         in_pieces([LinkScores(CPU, True) for _ in range(parts)], rows(score, rivals), torch.ones(60))
         for parts in (1, 4)
     ]
-    assert found[0] == found[1]  # to the last bit, in any order
+    assert found[0] == found[1]  # equal to the last bit
     theirs = ogb_evaluator("mrr").eval({"y_pred_pos": score, "y_pred_neg": rivals})
     assert found[0]["mrr"] == pytest.approx(float(theirs["mrr_list"].mean()), rel=1e-6)
     for K in (1, 3, 10):

@@ -1,4 +1,4 @@
-"""A run's metrics on Ray's port, as Prometheus reads them, and the dashboard that draws them."""
+"""Tests a run's metrics on Ray's port, as Prometheus reads them, and the dashboard that shows them."""
 
 import json
 import re
@@ -31,7 +31,7 @@ EXPECTED = {
 
 
 def samples(text: str) -> dict[str, float]:
-    """The gauges of "a-run", without Ray's labels and without gauges of other tests in this process."""
+    """The gauges of the run "a-run", without Ray's labels. Gauges of other tests in this process are left out."""
     found = {}
     for line in text.splitlines():
         if line.startswith("ray_graphmill_"):

@@ -1,4 +1,4 @@
-"""Scores of targets, answers and classes equal scikit-learn's, for any data and any split over positions."""
+"""Scores of targets, answers and classes equal scikit-learn's scores, for any data, however the rows are split over positions."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ NAMES = ("small", "a name of 300 letters " + "x" * 300, "c d")
 
 
 def scored(task, prediction, target, cuts):
-    """Scores of the rows if they are cut at these places and spread over positions of a step."""
+    """Scores of these rows. The rows are cut at `cuts`; the pieces go to different positions of a step."""
     parts = []
     for rows in np.split(np.arange(len(target)), sorted(cuts)):
         parts.append(task.scores(CPU))
@@ -33,7 +33,7 @@ def test_regression(seed, count, cuts, missing, power):
     random = np.random.default_rng(seed)
     unit = np.array([1.0, 10.0**power, 3.0])
     target = random.normal(size=(count, 3)) * unit + 5 * unit
-    target[:, 2] = np.round(target[:, 2] / 8)  # often all equal
+    target[:, 2] = np.round(target[:, 2] / 8)  # often all values are equal
     mean, scale = (5 * unit).tolist(), unit.tolist()
     prediction = random.normal(size=(count, 3))
     said = prediction * unit + 5 * unit
@@ -51,7 +51,7 @@ def test_regression(seed, count, cuts, missing, power):
         own = {
             "mae": sklearn_metrics.mean_absolute_error(true, predicted),
             "rmse": sklearn_metrics.mean_squared_error(true, predicted) ** 0.5,
-            # For one row scikit-learn gives NaN and a warning.
+            # For a single row scikit-learn returns NaN with a warning.
             "r2": sklearn_metrics.r2_score(true, predicted) if len(true) > 1 else 0.0,
         }
         for metric, value in own.items():
@@ -65,7 +65,7 @@ def test_regression(seed, count, cuts, missing, power):
 @given(seeds, st.integers(1, 60), st.lists(st.integers(0, 60), max_size=3), st.floats(0, 0.9))
 def test_answers(seed, count, cuts, missing):
     random = np.random.default_rng(seed)
-    logit = np.round(random.normal(size=(count, 3)), 1)  # with ties
+    logit = np.round(random.normal(size=(count, 3)), 1)  # rounded, so that some are equal
     target = random.integers(0, 2, (count, 3)).astype(np.float64)
     target[random.random(target.shape) < missing] = np.nan
     areas = scored(BinaryClassification(3, names=NAMES), logit, target, cuts)

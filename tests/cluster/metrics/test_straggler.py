@@ -1,4 +1,4 @@
-"""Finds the rank that the others wait for; bounds the reports on ranks and partitions in a run of any length."""
+"""Tests that reports name the rank for which the others wait, and that reports on ranks and partitions stay small in a long run."""
 
 import itertools
 import json
@@ -19,7 +19,7 @@ HOSTS = ["h0 (10.77.0.1)", "h1 (10.77.0.2)", "h2 (10.77.0.3)"]
 
 
 def ranks(computing: list[float], waiting: list[float], **stages: list[float]) -> dict[str, list[float]]:
-    """Seconds of each rank, for ranks that step together."""
+    """The seconds of each rank, for ranks that take their steps at the same time."""
     own = [a + b for a, b in zip(computing, waiting, strict=True)]
     train = max(own)
     return {
@@ -48,7 +48,7 @@ def test_a_rank_whose_batches_are_late_is_found_with_the_stage_that_delays_them(
     [
         ranks([5, 5, 5], [1, 1, 1]),
         ranks([20, 24, 20], [0, 0, 0]),
-        {**ranks([1, 1.9, 1], [0, 0, 0]), "train_s": [100.0] * 3, "peers_s": [99, 98.1, 99]},  # all wait for the link
+        {**ranks([1, 1.9, 1], [0, 0, 0]), "train_s": [100.0] * 3, "peers_s": [99, 98.1, 99]},  # all wait for a link
     ],
 )
 def test_ranks_that_are_nearly_equal_or_wait_for_a_link_are_not_named(seconds):
@@ -109,7 +109,7 @@ def test_the_first_epochs_are_told_each_and_later_ones_ever_more_rarely():
 
 @pytest.mark.long
 def test_a_run_of_100000_epochs_on_1000_partitions_and_ranks_has_files_of_bounded_size(tmp_path: Path):
-    """The bytes per epoch do not depend on the number of partitions and ranks. Other reports grow as the logarithm of the epochs."""
+    """The bytes per epoch do not depend on the number of partitions and ranks. Other reports grow with the logarithm of the number of epochs."""
     num_epochs, many = 100_000, 1000
     run = RunDirectory.create(tmp_path / "run", {"fit": {"epochs": num_epochs}})
     run.note("begin")

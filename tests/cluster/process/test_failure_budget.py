@@ -1,4 +1,4 @@
-"""A run that fails repeatedly ends or continues by the times of its failures and the progress between them."""
+"""A run that fails repeatedly either continues or gives up. The decision depends on the times of the failures and the progress between them."""
 
 import pytest
 from hypothesis import given
@@ -20,10 +20,10 @@ def failures(*times_and_places: tuple[float, float | None]) -> list[Failure]:
         (failures((0, 1.0)), 0, "1 failure within an hour, expected at most 0"),
         (failures((0, 1.0), (1, 2.0), (2, 3.0)), 3, None),
         (failures((0, 1.0), (1, 2.0), (2, 3.0), (3, 4.0)), 3, "4 failures within an hour, expected at most 3"),
-        (failures((0, 1.0), (1, 2.0), (2, 3.0), (60, 4.0)), 3, None),  # the first has left the window
-        # A run of weeks: many failures, but never more than one in 21 minutes.
+        (failures((0, 1.0), (1, 2.0), (2, 3.0), (60, 4.0)), 3, None),  # the first is over an hour old
+        # A run that takes weeks: many failures, but at least 21 minutes between two failures.
         (failures(*((21.0 * n, float(n)) for n in range(500))), 3, None),
-        # Failures at the same place, never two within an hour: a limit of the rate alone would never end the run.
+        # All failures at the same place, at least 90 minutes apart: a limit on their rate alone would never end the run.
         (failures((0, 4.5), (90, 4.5)), 3, None),
         (failures((0, 4.5), (90, 4.5), (180, 4.5)), 3, "3 failures in a row, none further than 4.50 epochs"),
         (failures((0, 4.5), (90, 4.4), (180, 4.5)), 3, "3 failures in a row, none further than 4.50 epochs"),
@@ -41,7 +41,7 @@ def test_what_is_given_up(history, per_hour, said):
 
 @given(st.lists(st.tuples(st.floats(0.1, 100), st.floats(0, 3)), min_size=60, max_size=60), st.integers(0, 10))
 def test_a_run_that_gains_nothing_always_ends(gaps_and_places, per_hour):
-    """A run ends at the latest three failures after its furthest point, at any times. So a run of E epochs ends."""
+    """Beginning with the failure at its furthest point, a run gives up at the third failure at the latest, whatever the times. So every run ends."""
     time_s, history = 0.0, []
     for gap, place in gaps_and_places:
         time_s += gap * MINUTE

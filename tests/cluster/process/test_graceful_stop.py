@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM during training: the first signal asks the run to stop, the second ends it. The signals are real."""
+"""Ctrl-C and SIGTERM during training. The first signal asks the run to stop; the second ends it at once. The tests send real signals."""
 
 import os
 import signal
@@ -15,7 +15,7 @@ ENDS = {signal.SIGINT: KeyboardInterrupt, signal.SIGTERM: Terminated}
 
 def send(signum: int) -> None:
     os.kill(os.getpid(), signum)
-    time.sleep(0.01)  # where the handler runs
+    time.sleep(0.01)  # the handler runs during this sleep
 
 
 @pytest.fixture(autouse=True)
@@ -86,6 +86,6 @@ def test_a_signal_that_the_parent_ignores_stays_ignored():
         assert not stop.asked.is_set()
         assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
         with pytest.raises(KeyboardInterrupt), stop.on_signals(lambda: True, lambda _: None):
-            stop.end_now()  # A full disk must end the run, also without a terminal.
+            stop.end_now()  # called for a full disk, also without a terminal
     finally:
         signal.signal(signal.SIGINT, before)

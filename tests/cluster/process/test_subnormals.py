@@ -1,4 +1,4 @@
-"""Subnormal numbers are treated as zeros in every thread while a model trains, and as numbers again afterwards."""
+"""While a model trains, every thread treats subnormal numbers as zero. Afterwards subnormal numbers keep their values again."""
 
 import subprocess
 import sys
@@ -10,7 +10,7 @@ import torch
 from tests.cluster.training.test_one_process import train_here
 from tests.cluster.training.test_train_loop import Pooled, spec
 
-# In a separate process, because PyTorch starts its threads only once.
+# Runs in a separate process, because PyTorch starts its threads only once per process.
 PROGRAM = """
 import torch
 from graphmill.cluster.process.subnormals import flushed_subnormals
@@ -24,7 +24,7 @@ assert torch.full((1,), 1e-39) * 1, "not restored"
 
 
 class Watched(Pooled):
-    """Records the value of a subnormal number while the model trains and while it is scored."""
+    """Computes with a subnormal number and records the result, while the model trains and while it is scored."""
 
     left: set[tuple[bool, float]]
 

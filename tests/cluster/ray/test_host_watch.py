@@ -1,4 +1,4 @@
-"""The messages about a host that no longer answers, is given up, or returns; and the connection attempts."""
+"""Tests the messages about a host that stops answering, is given up, or returns; and the attempts to connect to a host."""
 
 import socket
 import time

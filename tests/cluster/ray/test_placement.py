@@ -1,4 +1,4 @@
-"""The number and devices of workers, for given options and resources. A job waits for nodes that join."""
+"""Tests how many workers a job gets, and on which devices, for given options and resources. A job waits for nodes that will join."""
 
 from dataclasses import replace
 
@@ -16,27 +16,27 @@ from graphmill.core.errors import ConfigError
 @pytest.mark.parametrize(
     ("asked", "cpus", "gpus", "expected"),
     [
-        # If no number is given: all GPUs, or two workers on CPUs.
+        # No number of workers is given: as many workers as GPUs, or two workers on CPUs.
         (WorkerOptions(), 4, 0, (2, "cpu")),
         (WorkerOptions(), 4, 1, (1, "gpu")),
         (WorkerOptions(), 16, 8, (8, "gpu")),
-        (WorkerOptions(), 4, 8, (4, "gpu")),  # a worker takes a CPU, too
+        (WorkerOptions(), 4, 8, (4, "gpu")),  # a worker needs a CPU too
         (WorkerOptions(None, "gpu"), 4, 3, (3, "gpu")),
         (WorkerOptions(None, "cpu"), 4, 3, (2, "cpu")),
         (WorkerOptions(cpus_per_worker=4), 16, 8, (4, "gpu")),
-        # A number, and enough GPUs, or none.
+        # A number of workers is given, and there are enough GPUs, or no GPUs.
         (WorkerOptions(2), 4, 2, (2, "gpu")),
         (WorkerOptions(2), 4, 4, (2, "gpu")),
         (WorkerOptions(2), 4, 0, (2, "cpu")),
         (WorkerOptions(2, "cpu"), 4, 8, (2, "cpu")),
-        # If a number is given, but there are fewer GPUs: all GPUs.
+        # A number of workers is given, but there are fewer GPUs: as many workers as GPUs.
         (WorkerOptions(2), 4, 1, (1, "gpu", "2 workers asked for, 1 GPU: training on 1 worker; set device to cpu to use CPUs")),
         (WorkerOptions(8), 4, 3, (3, "gpu", "8 workers asked for, 3 GPUs: training on 3 workers; set device to cpu to use CPUs")),
-        # If a number is given, but there are fewer CPUs than GPUs: a worker takes one of each.
+        # A number of workers is given, but there are fewer CPUs than GPUs. A worker needs one of each.
         (WorkerOptions(8), 2, 4, (2, "gpu", "8 workers asked for, 2 CPUs and 4 GPUs: training on 2 workers; each takes a CPU and a GPU")),
         (WorkerOptions(2), 1, 2, (1, "gpu", "2 workers asked for, 1 CPU and 2 GPUs: training on 1 worker; each takes a CPU and a GPU")),
         (WorkerOptions(8, min_workers=4), 2, 4, (8, "gpu", "4 workers asked for, 2 CPUs and 4 GPUs: training on 2 workers")),
-        # Elastic: at least `min_workers`.
+        # Elastic runs start with at least `min_workers` workers.
         (WorkerOptions(4, min_workers=1), 4, 1, (4, "gpu")),
         (WorkerOptions(4, min_workers=2), 4, 0, (4, "cpu")),
         (WorkerOptions(4, min_workers=3), 4, 2, (4, "gpu", "3 workers asked for, 2 GPUs: training on 2 workers")),
@@ -59,13 +59,13 @@ GB = 10**9
 @pytest.mark.parametrize(
     ("asked", "gpus", "free_bytes", "data_bytes", "expected"),
     [
-        # On this machine without a cluster: GPUs, or one process if the data fit, or workers on CPUs.
+        # Without a cluster, there is one worker per GPU. Without GPUs, there is one process if the data fit into memory, or workers on CPUs.
         (WorkerOptions(), 2, 8 * GB, GB, (2, "gpu", "ray")),
         (WorkerOptions(), 1, 8 * GB, GB, (1, "gpu", "process")),
         (WorkerOptions(), 0, 8 * GB, GB, (1, "cpu", "process")),
         (WorkerOptions(device="cpu"), 2, 8 * GB, GB, (1, "cpu", "process")),
         (WorkerOptions(), 0, 8 * GB, 3 * GB, (2, "cpu", "ray")),
-        (WorkerOptions(), 0, 8 * GB, None, (2, "cpu", "ray")),  # not there yet
+        (WorkerOptions(), 0, 8 * GB, None, (2, "cpu", "ray")),  # the data do not exist yet
         (WorkerOptions(1), 0, 8 * GB, 3 * GB, (1, "cpu", "process")),
         (WorkerOptions(2), 0, 8 * GB, GB, (2, "cpu", "ray")),
         (WorkerOptions(min_workers=1), 0, 8 * GB, GB, (2, "cpu", "ray")),
@@ -73,7 +73,7 @@ GB = 10**9
         (WorkerOptions(1, launcher="ray"), 0, 8 * GB, GB, (1, "cpu", "ray")),
         (WorkerOptions(launcher="process"), 0, 8 * GB, 3 * GB, (1, "cpu", "process")),
         (WorkerOptions(launcher="process"), 4, 8 * GB, GB, (1, "gpu", "process")),
-        # A cluster starts the workers.
+        # On a cluster, Ray always starts the workers.
         (WorkerOptions(), 0, None, GB, (2, "cpu", "ray")),
         (WorkerOptions(1), 0, None, GB, (1, "cpu", "ray")),
     ],
@@ -165,7 +165,7 @@ def test_no_gpu_idles_beside_workers_on_cpus_and_none_is_asked_for_that_is_not_t
 
 @pytest.fixture
 def joining(monkeypatch: pytest.MonkeyPatch) -> list[Resources]:
-    """The cluster's resources at each call; after the last entry they no longer change."""
+    """The resources that a job finds on the cluster. Each time it looks, it gets the next entry of this list; the last entry stays."""
     looks: list[Resources] = []
     monkeypatch.setattr(placement, "resources_now", lambda: looks.pop(0) if len(looks) > 1 else looks[0])
     monkeypatch.setattr(placement, "may_grow", lambda: True)
@@ -178,7 +178,7 @@ def joining(monkeypatch: pytest.MonkeyPatch) -> list[Resources]:
         ([(2, 0)], WorkerOptions(2), (2, "cpu"), False),
         ([(1, 0), (1, 0), (2, 0)], WorkerOptions(2), (2, "cpu"), True),
         ([(8, 0), (8, 2)], WorkerOptions(2, "gpu"), (2, "gpu"), True),
-        ([(8, 0), (8, 2)], WorkerOptions(2), (2, "cpu"), False),  # auto does not wait for GPUs that may never come
+        ([(8, 0), (8, 2)], WorkerOptions(2), (2, "cpu"), False),  # auto does not wait for GPUs
         ([(8, 1), (8, 2)], WorkerOptions(2), (1, "gpu"), False),
         ([(1, 0), (8, 2)], WorkerOptions(2), (2, "gpu"), True),
     ],
@@ -203,7 +203,7 @@ def test_who_does_not_join_is_missed(joining, grows, monkeypatch, capsys):
 
 @pytest.mark.ray
 def test_a_cluster_of_one_gpu_trains_on_it(capsys):
-    """Ray does not check that the GPU exists."""
+    """The GPU is only declared to Ray, which does not check that it exists."""
     with ray_session(SessionOptions(address="local", num_cpus=4, num_gpus=1, object_store_gb=80 / 1024)):
         resolved = place(WorkerOptions(2))
         assert (resolved.num_workers, resolved.device) == (1, "gpu")

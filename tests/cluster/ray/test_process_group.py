@@ -1,4 +1,4 @@
-"""Two real processes meet at a store that listens on one address only, as on a cluster."""
+"""Two real processes form a group through a store that listens on only one address, as on a cluster."""
 
 import socket
 from pathlib import Path

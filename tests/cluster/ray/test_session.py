@@ -1,4 +1,4 @@
-"""Sessions on a real Ray: a session stops what it has started, leaves other Rays alone, and refuses bad options in one line."""
+"""Tests sessions on a real Ray. A session stops the processes that it started, does not touch other Rays, and refuses bad options with one line."""
 
 import contextlib
 import os
@@ -33,7 +33,7 @@ SMALL = {"num_cpus": 2, "object_store_gb": 100 / 1024}
 
 
 def ray_children(before: set[psutil.Process]) -> list[psutil.Process]:
-    """Live Ray processes below this one that are not in `before` (other tests may have a head node)."""
+    """Child processes of this process that belong to Ray and are alive. Processes in `before` are left out, such as the head node of other tests."""
     new = set(psutil.Process().children(recursive=True)) - before
     return [child for child in new if child.status() != psutil.STATUS_ZOMBIE and "ray" in " ".join(child.cmdline())]
 
@@ -93,7 +93,7 @@ def test_a_local_ray_is_as_asked_and_leaves_nothing(
     start, late = ray.init, []
 
     def start_late_once(**options: Any) -> Any:
-        """The first start fails as if Ray's processes were not ready within 30 s. One sleeping process stands for all of them."""
+        """The first start fails, as if Ray's processes were not ready within 30 s. One sleeping process plays the role of these processes."""
         if late:
             return start(**options)
         late.append(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]))
@@ -121,7 +121,7 @@ def test_a_local_ray_is_as_asked_and_leaves_nothing(
         assert ray.get(longest_barrier.remote(), timeout=600) == str(COLLECTIVE_TIMEOUT_S)
         with pytest.raises(ConfigError, match="from a worker"):
             ray.get(fail.remote(), timeout=600)
-        with ray_session() as inner:  # A part of a job may also open a session.
+        with ray_session() as inner:  # inside a job, another session may be opened
             assert inner.address == session.address
             assert not inner.is_ours
         assert ray.is_initialized()
@@ -141,7 +141,7 @@ def test_a_local_ray_is_as_asked_and_leaves_nothing(
 
 
 def sum_ranks(config: dict[str, Any]) -> None:
-    """The training of a worker: one collective operation, then a wait until the test has checked the processes."""
+    """What each worker does: one collective operation, then a wait until the test has checked the processes."""
     import torch
     import torch.distributed as dist
 
@@ -153,7 +153,7 @@ def sum_ranks(config: dict[str, Any]) -> None:
 
 @pytest.fixture
 def fresh_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A user's home without a token or variables. TMPDIR is a folder that all users can enter."""
+    """Sets a new home folder without a token, and removes Ray's variables. TMPDIR is a folder that all users can enter."""
     for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH"):
         monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -162,7 +162,7 @@ def fresh_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.ray
 def test_a_local_ray_is_out_of_others_reach(fresh_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Checks modes, sockets, the token, and the permissions of another user while two workers train."""
+    """While two workers train, checks file modes, sockets, the token, and what another user can access."""
     import ray
     from ray.train import RunConfig, ScalingConfig
     from ray.train.torch import TorchTrainer
@@ -242,7 +242,7 @@ def test_a_folder_that_others_reach_is_refused_before_ray_starts(
             pass
         folder.chmod(0o777)
         monkeypatch.setattr(tempfile, "tempdir", name)
-        with _private_folder(SessionOptions()) as private:  # the parent folder that others cannot change
+        with _private_folder(SessionOptions()) as private:  # uses a parent folder that no other user can change
             assert private.parent == Path("/tmp").resolve()
         with (
             pytest.raises(ConfigError, match=f"{name} has mode 0777; run: chmod go-w"),
@@ -261,7 +261,7 @@ def test_a_folder_that_others_reach_is_refused_before_ray_starts(
 
 
 def start(script: str) -> subprocess.Popen[str]:
-    """Starts a job in a separate process session, as from a terminal."""
+    """Starts a job in a new process session, as a terminal does."""
     return subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(script)],
         cwd=REPOSITORY,
@@ -292,8 +292,8 @@ HANGING = """
 
 @pytest.mark.ray
 def test_a_ray_that_hangs_is_killed_in_time_and_the_error_travels_on() -> None:
-    # In a separate process: Ray ends a driver that does not reach it for a minute, and here this would be the test
-    # process.
+    # Runs in a separate process: Ray kills a driver that cannot reach Ray for a minute, and otherwise the driver would
+    # be the test process.
     job = start(HANGING)
     try:
         out, errors = job.communicate(timeout=200)
@@ -340,7 +340,7 @@ def test_a_signal_ends_the_job_and_its_ray(signum: signal.Signals, status: int) 
         assert word == "READY"
         assert len(pids) >= 2
         if signum == signal.SIGINT:
-            os.killpg(job.pid, signum)  # as a terminal does for Ctrl-C: Ray's processes get it too
+            os.killpg(job.pid, signum)  # like Ctrl-C in a terminal: Ray's processes get it too
         else:
             job.send_signal(signum)
         _, errors = job.communicate(timeout=60)

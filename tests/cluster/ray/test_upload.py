@@ -1,4 +1,4 @@
-"""An upload contains the sources that a job imports, but no data and no tests. A large upload is reported with its size."""
+"""An upload has the sources that a job imports, but no data and no tests. If an upload is large, a message reports its size."""
 
 from pathlib import Path
 
@@ -7,13 +7,13 @@ import pytest
 from graphmill.cluster.ray.upload import LARGE_BYTES, describe_large_upload
 from tests.uploads import DATA, PACKAGES, REPOSITORY, copy_checkout, packed, plant
 
-MOST_FILES, MOST_BYTES = 620, 4_000_000  # A checkout had 615 files and 3.4 MB, and the test adds five files.
+MOST_FILES, MOST_BYTES = 620, 4_000_000  # measured: 615 files and 3.4 MB; the test adds five files
 FOLDERS = ("core", "storage", "samplers", "models", "cluster", "jobs", "recipes")
 
 
 @pytest.fixture(scope="module")
 def of_checkout(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, int], int]:
-    """The files that an upload of a used checkout contains, and the bytes of the package."""
+    """The files in the upload of a checkout that has been used, and the size of the package in bytes."""
     folder = tmp_path_factory.mktemp("upload")
     checkout = copy_checkout(folder / "checkout")
     plant(checkout, [*DATA, *PACKAGES])
@@ -32,7 +32,7 @@ def test_it_holds_every_source_of_ours(of_checkout: tuple[dict[str, int], int]) 
     sources = [path for name in FOLDERS for path in (REPOSITORY / name).rglob("*") if path.suffix in (".py", ".yaml")]
     assert len(sources) > 400
     assert {f"graphmill/{path.relative_to(REPOSITORY)}" for path in sources} <= set(files)
-    # On a cluster `python jobs/products_geco.py` works; other commands are called as `graphmill NAME`.
+    # On a cluster, `python jobs/products_geco.py` works. All other commands are called as `graphmill NAME`.
     sent = ("ingest", "pcqm4m_tokengt", "predict", "products_geco", "sweep")
     trainers = ("train_graphs", "train_links", "train_nodes")
     assert {name for name in files if name.split("/")[0] in FOLDERS} == {f"jobs/{name}.py" for name in sent + trainers}

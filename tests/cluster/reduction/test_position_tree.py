@@ -1,4 +1,4 @@
-"""The tree over a step's micro-batches gives the same bits for any number of ranks."""
+"""A tree adds up the gradients of a step's micro-batches. The sum has the same bits for any number of ranks."""
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ CPU = torch.device("cpu")
 
 
 def serial_tree(values: list) -> object:
-    """Adds neighbors pair by pair, level by level. An odd last node moves up."""
+    """Adds the values in pairs of neighbors, level by level. If a level has an odd number of nodes, the last one moves up unchanged."""
     while len(values) > 1:
         pairs = [left + right for left, right in zip(values[::2], values[1::2], strict=False)]
         values = pairs + values[len(pairs) * 2 :]
@@ -73,5 +73,5 @@ def test_every_addition_is_one_of_the_trees():
     (total,) = fold([leaf(position, str(position)) for position in range(7)], 7, add)
     assert total == Node(0, 7, "(((0+1)+(2+3))+((4+5)+6))")
     assert len(added) == 6
-    # Neighbors that are not a pair of the tree are not added to each other.
+    # Two neighbors are added to each other only if they are a pair of the tree.
     assert fold([leaf(1, "1"), leaf(2, "2")], 7, add) == [leaf(1, "1"), leaf(2, "2")]

@@ -1,4 +1,4 @@
-"""A separate thread shows progress in order and without delaying training; its errors reach the main thread."""
+"""A separate thread shows a run's progress, in order. It does not delay training, and its errors reach the main thread."""
 
 import threading
 import time
@@ -36,7 +36,7 @@ def test_nobody_waits_for_one_who_does_not_look(monkeypatch):
     looks.set()
     wait_until(lambda: len(seen) >= 1000 and seen[-1] == epoch(999), 30)
     assert [record for record in seen if record["kind"] == "epoch"] == [epoch(number) for number in range(1000)]
-    assert len(seen) < 1200  # waiting steps are dropped
+    assert len(seen) < 1200  # steps that wait too long are not shown
 
 
 def test_an_error_in_showing_ends_the_body_and_is_raised():

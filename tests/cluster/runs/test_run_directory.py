@@ -1,4 +1,4 @@
-"""A run's directory: records are kept, records of repeated epochs are replaced, and every line is complete."""
+"""Tests the directory of a run. Records are kept, a repeated epoch replaces its old record, and every line is complete."""
 
 import json
 
@@ -42,7 +42,7 @@ def test_tensorboard_has_groups_and_the_options(tmp_path):
     ("starts", "left"),
     [
         ([(0, 1, 2, 3), (2,)], 3),
-        ([(0, 1), (0,)], 1),  # before any checkpoint
+        ([(0, 1), (0,)], 1),  # repeated from the start, without a checkpoint
         ([(epoch, epoch + 1) for epoch in range(12)], 13),
     ],
 )
@@ -63,7 +63,7 @@ def test_resuming_keeps_what_came_before_and_drops_half_a_line(tmp_path):
         stream.write('{"epoch": 2, "train_lo')
     second = RunDirectory.resume(tmp_path / "run", {"a": 2})
     assert recorded(second) == [0, 1]
-    assert load_config(second.path) == {"a": 1}  # Until the workers have accepted the new configuration.
+    assert load_config(second.path) == {"a": 1}  # the workers have not accepted the new one yet
     second.start(2)
     record(second, 2)
     assert recorded(second) == [0, 1, 2]

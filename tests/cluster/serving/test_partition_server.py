@@ -1,4 +1,4 @@
-"""Partition servers on a real Ray give the same batches as reading in process. Every failure ends within its time, with one line."""
+"""Batches from partition servers on a real Ray equal batches that are read in process. Every failure ends in time, with a message of one line."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""A graph whose partitions lie on the hosts' disks: they are placed from the origin, served, lost and fetched again."""
+"""Tests a graph whose partitions are on the disks of the hosts. They are copied from the origin, served, lost and copied again."""
 
 import os
 import pickle
@@ -70,14 +70,14 @@ def test_what_the_disk_has_lost_comes_from_the_origin_again(origin, tmp_path):
 
 
 def held(options: ServerOptions, graph: StoredGraph):
-    """Copies the graph to the cache of these options, and holds its first partition there."""
+    """Copies the graph into the disk cache of these options. While the returned context is open, the cache keeps its first partition."""
     cache = options.disk_cache
     assert cache is not None
     return cache.holding(cache.copy_of(graph), [0])
 
 
 def test_servers_keep_a_store_s_partitions_on_their_host_s_disk_for_all_its_processes(origin, tmp_path):
-    stored = open_graph(f"simplecache::file://{origin.path}")  # not a local filesystem, but readable by actors
+    stored = open_graph(f"simplecache::file://{origin.path}")  # not local, but actors can read it
     folder, options = tmp_path / "cache", NeighborOptions(fanouts=(4, 3), batch_size=30, scheme="labor")
     expected = NeighborSampler(local_router(origin), options).sample(0, 0)
     ingest(random_listed_graph(50, 90), str(tmp_path / "other"), IngestOptions(num_partitions=1))
@@ -96,7 +96,7 @@ def test_servers_keep_a_store_s_partitions_on_their_host_s_disk_for_all_its_proc
             files = {path: path.stat().st_ino for path in folder.rglob("*.arrow")}
             assert len(files) == sum(len(origin.partition_files(index)) for index in (0, 1))
         else:
-            assert files == {path: path.stat().st_ino for path in folder.rglob("*.arrow")}  # copied once
+            assert files == {path: path.stat().st_ino for path in folder.rglob("*.arrow")}  # copied only once
 
 
 def test_servers_leave_the_features_of_a_graph_on_its_store(origin):

@@ -1,4 +1,4 @@
-"""Properties of the function that assigns partitions to hosts."""
+"""Tests properties of the function that assigns partitions to hosts."""
 
 from collections import Counter
 

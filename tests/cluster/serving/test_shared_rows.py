@@ -1,4 +1,4 @@
-"""With rows shared by a host's workers, weights are equal to the bit, fewer rows are fetched, and the memory has no file name."""
+"""The workers of a host share rows. Weights are bit for bit the same as without sharing, fewer rows are fetched, and the shared memory has no file name."""
 
 import multiprocessing
 import os
@@ -21,7 +21,7 @@ from tests.cluster.training.test_train_loop import CPU, Records
 from tests.forked_ranks import run_ranks
 from tests.waiting import wait_until
 
-RANKS = 4  # Two workers on each of two hosts, which have two partitions each.
+RANKS = 4  # two hosts; each has two workers and two partitions
 ROOM = 30_000
 SHARING = {"alone": 0, "sharing": ROOM}
 
@@ -82,7 +82,7 @@ def test_shared_rows_change_no_bit_and_are_asked_for_once_a_host(folder):
 
 
 def test_room_is_full_where_workers_need_the_same_rows() -> None:
-    """The input is three workers' nodes with counts of how often each worker needs them; count 0 is padding."""
+    """Row i of `node` has the nodes that worker i needs, and row i of `times` says how often. A node with count 0 is padding."""
     node, times = np.array([[7, 5, 3], [7, 5, 2], [7, 1, 0]]), np.array([[4, 3, 1], [4, 2, 2], [1, 3, 0]])
 
     def chosen(room: int, first_of: list[int], row_bytes: list[int]) -> list[list[int]]:
@@ -91,7 +91,7 @@ def test_room_is_full_where_workers_need_the_same_rows() -> None:
 
     assert chosen(38, [0, 8], [10]) == [[1, 5, 7]]
     assert chosen(90, [0, 8], [10]) == [[1, 2, 3, 5, 7]]
-    # Two types; numbers of the second type begin at 3. The most needed nodes are kept as long as their bytes fit.
+    # There are two types of nodes; ids of the second type begin at 3. The most needed nodes are kept as long as their bytes fit.
     assert chosen(42, [0, 3, 8], [10, 16]) == [[1], [2, 4]]
 
 
@@ -102,7 +102,7 @@ def hold_until_killed(rank: int, folder: str) -> None:
     dist.barrier()
     assert memory[:2].tolist() == [7, 7]
     dist.barrier()
-    memory[:] = 1  # all of it is used
+    memory[:] = 1  # writes to all of the memory
     Path(folder, f"ready-{rank}").write_text(str(os.getpid()))
     signal.pause()
 
@@ -122,7 +122,7 @@ def test_memory_is_free_again_after_a_kill(tmp_path):
     wait_until(ready, 120)
     inodes = [mapped_memory(process.pid) for process in processes]
     assert len(inodes[0]) == 1
-    assert inodes[0] == inodes[1]  # one copy
+    assert inodes[0] == inodes[1]  # both processes map the same memory
     for process in processes:
         os.kill(process.pid, signal.SIGKILL)
         process.join(30)
@@ -130,7 +130,7 @@ def test_memory_is_free_again_after_a_kill(tmp_path):
 
 
 def mapped_memory(pid: int) -> set[str]:
-    """Inodes of our anonymous memory files that a process maps."""
+    """The inodes of Graphmill's anonymous memory files that this process maps."""
     try:
         lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
     except OSError:  # The process has just ended, or belongs to another user.

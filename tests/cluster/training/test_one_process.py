@@ -1,4 +1,4 @@
-"""A run in this process handles failures, attempts and checkpoints like a run on Ray's workers."""
+"""A run in this process handles failures, attempts and checkpoints in the same way as a run on Ray's workers."""
 
 import json
 from dataclasses import replace
@@ -18,11 +18,11 @@ from graphmill.cluster.training.trainer import train
 from graphmill.core.errors import DamageError, DataError, GraphmillError, StageError
 from tests.cluster.training.test_train_loop import Pooled, spec
 
-STEPS = 5  # of an epoch
+STEPS = 5  # steps in an epoch
 
 
 class Failing(Pooled):
-    """A model that raises an error in chosen training steps, counted over all its instances."""
+    """A model that raises an error in chosen training steps. The steps of all its instances are counted together."""
 
     seen = 0
     raises: dict[int, Exception]
@@ -40,7 +40,7 @@ def failing(raises: dict[int, Exception]) -> type[Failing]:
 
 
 def train_here(a_spec: TrainSpec, folder: Path, **workers: Any) -> tuple[dict[str, Any], list[dict[str, Any]], list]:
-    """(summary, events, what was shown)"""
+    """Runs training in this process. Returns (summary, events, records that were shown)."""
     shown: list[Any] = []
     directory = RunDirectory.create(folder, {})
     launcher = ProcessLauncher(WorkerOptions(1, "cpu", launcher="process", **workers), folder)
@@ -118,7 +118,7 @@ def test_what_another_attempt_would_meet_again_is_final(tmp_path):
 
 
 def test_a_checkpoint_that_cannot_be_written_ends_the_attempt(tmp_path, monkeypatch):
-    """Writing fails in a thread; the next attempt continues from the previous checkpoint."""
+    """A thread fails to write the checkpoint. The next attempt continues from the checkpoint before it."""
     full = iter([None, OSError(28, "No space left on device")])
     save = Checkpoints.save
 

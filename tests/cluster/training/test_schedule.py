@@ -1,4 +1,4 @@
-"""Optimizers, schedulers and callbacks that are given by import path: they are called as users of torch call them, and resumed with their state."""
+"""Tests optimizers, schedulers and callbacks that a user names by import path. They are called as in plain torch code, and resume with their state."""
 
 import sys
 from types import SimpleNamespace
@@ -164,4 +164,4 @@ def test_callbacks_hear_and_stop(monkeypatch: pytest.MonkeyPatch) -> None:
         Callbacks(("own_parts:wrong",), 0).tell("on_epoch_end", 0, {})
     with pytest.raises(ConfigError, match="expected own_parts:thing to have some of on_epoch_end"):
         Callbacks(("own_parts:thing",), 0)
-    assert not Callbacks(("own_parts:thing",), 1).stopped_by  # other ranks hear nothing
+    assert not Callbacks(("own_parts:thing",), 1).stopped_by  # only rank 0 has callbacks

@@ -1,4 +1,4 @@
-"""The training loop without Ray: gradients, averages, exact resumption, and the errors that stop it."""
+"""Tests the training loop without Ray: gradients, averaged weights, exact resumption, and the errors that stop it."""
 
 import re
 import shutil
@@ -40,7 +40,7 @@ NUM_GRAPHS = 30
 
 @dataclass(frozen=True)
 class Rings(ArrayGraphStore):
-    """Rings of 3 to 8 nodes with random features; the first 20 are for training."""
+    """A data set of rings with 3 to 8 nodes and random features. The first 20 rings are for training."""
 
     def split(self, name: str) -> np.ndarray:
         return {"train": np.arange(20), "valid": np.arange(20, 25), "test": np.arange(25, 30)}[name]
@@ -54,13 +54,13 @@ def rings(target: np.ndarray | None = None) -> Rings:
     feature = rng.normal(size=(ptr[-1], 4)).astype(np.float32)
     if target is None:
         target = np.add.reduceat(feature[:, 0] ** 2, ptr[:-1])[:, None].astype(np.float32)
-        target[[1, 2, 3, 11]] = np.nan  # unevenly spread over batches and ranks
+        target[[1, 2, 3, 11]] = np.nan  # batches and ranks have different numbers of these
     after = (place + 1) % np.repeat(size, size).astype(np.int32)
     return Rings(ptr, ptr, np.stack([place, after]), feature, None, target)
 
 
 class Pooled(nn.Module):
-    """A perceptron per node, summed over each graph."""
+    """A model that applies a perceptron to each node and adds up the results of each graph."""
 
     def __init__(self, penalised: bool = False, norm: bool = False, out_dim: int = 1) -> None:
         super().__init__()
@@ -111,7 +111,7 @@ def spec(batch_size: int = 4, build_model=Pooled, store: Rings | None = None, ta
 
 @pytest.fixture
 def reports(tmp_path) -> Path:
-    """The folder of the checkpoints."""
+    """The folder for checkpoints."""
     return tmp_path
 
 
@@ -122,7 +122,7 @@ def run_alone(
     stop_at: int | None = None,
     reporter: Records | None = None,
 ) -> tuple[Worker, Records, Any]:
-    """Runs training with one worker. After `stop_at` steps the driver asks it to stop."""
+    """Trains with one worker. After `stop_at` steps the driver asks the worker to stop."""
     reporter = reporter or Records()
     writer = CheckpointWriter(Checkpoints(RunStore.of(folder)), 0, a_spec.options.checkpoint_minutes, write_at_once)
     worker = Worker(a_spec, reporter, 0, 1, CPU, writer)
@@ -175,7 +175,7 @@ def test_accumulated_batches_give_the_large_batchs_steps(penalised):
     assert found == pytest.approx(losses, rel=1e-5)
     for ours, theirs in zip(small.model.parameters(), large.model.parameters(), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=2e-5)
-    # Fewer micro-batches give another training.
+    # With fewer micro-batches, training gives other losses.
     _, others = whole_epoch_steps(spec(3, build, micro_batches=2))
     assert others[1:] != pytest.approx(losses[1:], rel=1e-3)
 
@@ -206,7 +206,7 @@ AVERAGED = {"ema_decay": 0.9, "epochs": 3, "schedule": "cosine", "warmup_steps":
 
 @dataclass(frozen=True)
 class Walked:
-    """A graph in memory whose batches GraphSAINT draws."""
+    """A data set whose batches GraphSAINT draws from a graph in memory."""
 
     router: Any
 
@@ -215,7 +215,7 @@ class Walked:
 
 
 class Scaled(nn.Module):
-    """A linear model of the first feature of each root."""
+    """A linear model that reads only the first feature of each root."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -226,7 +226,7 @@ class Scaled(nn.Module):
 
 
 def test_saints_weights_are_those_of_the_losses():
-    """A step's loss is the mean over all its micro-batches, with each root weighted by its GraphSAINT weight (arXiv:1907.04931, section 3.2)."""
+    """A step's loss is the mean over its micro-batches. The loss of each root is multiplied by its GraphSAINT weight (arXiv:1907.04931, section 3.2)."""
     edges = [(0, i) for i in range(1, 8)] + [(i, 0) for i in range(1, 8)]
     graph = MemoryGraph(8, edges, symmetric=True, split=[1, 1, 1, 1, 1, 2, 2, 3])
     data, options = Walked(memory_router(graph)), SaintOptions(num_walks=2, walk_length=2, batches_per_epoch=4)
@@ -302,7 +302,7 @@ def test_a_position_within_an_epoch_is_of_its_batches(reports, other):
         ConfigError, match="resume with the options and the number of micro-batches a step that saved it"
     ):
         run_alone(spec(**AVERAGED | other), reports / "again", latest_of(reports / "a"))
-    # Between two epochs it may change.
+    # From a checkpoint at the end of an epoch, a run may continue with other numbers.
     run_alone(spec(**AVERAGED), reports / "b", stop_at=3)
     run_alone(spec(**AVERAGED | other), reports / "c", latest_of(reports / "b"))
 
@@ -346,7 +346,7 @@ def test_a_checkpoint_is_written_after_what_was_reported_before_it_is_on_the_dis
 
 @pytest.mark.parametrize("norm", [False, True])
 def test_the_average_is_what_is_evaluated_and_kept(reports, norm):
-    """Running statistics are averaged like weights; the counter of batches is not averaged."""
+    """Running statistics of BatchNorm are averaged like weights. Its counter of batches is not averaged."""
     a_spec = spec(ema_decay=0.5, epochs=1, build_model=partial(Pooled, norm=norm))
     torch.manual_seed(0)
     reference = Pooled(norm=norm)
@@ -399,7 +399,7 @@ def test_an_estimate_chooses_where_it_is_told_to(reports):
     assert result["scores"]["valid"]["mae"] == pytest.approx(min(curve))
 
 
-# The validation error of this run falls for a while and then rises.
+# In this run the validation error first falls and then rises.
 PATIENT = {"epochs": 40, "learning_rate": 0.3, "patience": 3, "schedule": "cosine"}
 
 
@@ -413,7 +413,7 @@ def test_training_ends_where_patience_does_and_the_best_epoch_is_kept(reports):
     assert result["stopped_early"] == {"epoch": best + 3, "why": why}
     assert result["best_epoch"] == best
     assert result["scores"]["valid"]["mae"] == pytest.approx(min(curve))
-    # Learning rates follow the planned number of epochs, so patience changes nothing before the end.
+    # Learning rates depend only on the planned number of epochs. So with patience, all epochs before the end are the same as without.
     _, whole, all_of_it = run_alone(spec(**PATIENT | {"patience": None}), reports / "whole")
     assert [{**epoch, "since_best": 0} for epoch in whole.epochs[: len(curve)]] == [
         {**epoch, "since_best": 0} for epoch in reporter.epochs
@@ -430,7 +430,7 @@ def test_patience_is_counted_over_a_resume(reports):
         _, again, resumed = run_alone(spec(**PATIENT), reports / name, reports / "whole" / name)
         assert resumed == result
         assert again.epochs == reporter.epochs[int(name.split("-")[1]) :]
-    # A stopped run stays stopped until it gets more patience.
+    # A run that has stopped early continues only if it gets more patience.
     longer = spec(**PATIENT | {"patience": None, "epochs": worker.next_epoch + 1})
     _, more, _ = run_alone(longer, reports / "more", latest_of(reports / "whole"))
     assert len(more.epochs) == 1
@@ -438,14 +438,14 @@ def test_patience_is_counted_over_a_resume(reports):
 
 @dataclass(frozen=True)
 class UnevenScores(Regression):
-    """A user's task whose scores differ between ranks."""
+    """A task of a user, whose scores differ between ranks."""
 
     def scores(self, device):
         made = super().scores(device)
         compute = made.compute
 
         def uneven() -> dict[str, float]:
-            # Rank 0's score is always 0, the other rank's falls.
+            # The score of rank 0 is always 0; the score of the other rank falls.
             return {"mae": -float(dist.get_rank()) * next(self.calls), "count": compute()["count"]}
 
         made.compute = uneven
@@ -482,7 +482,7 @@ def test_a_run_says_how_many_steps_it_will_take(reports):
 
 
 class Overflowing(Pooled):
-    """Overflows in its second layer for graphs of more than `limit` nodes."""
+    """A model whose second layer overflows for graphs with more than `limit` nodes."""
 
     def __init__(self, limit: int) -> None:
         super().__init__()
@@ -532,7 +532,7 @@ def test_all_ranks_stop_where_one_meets_a_bad_batch(tmp_path):
 class BadGradient(Pooled):
     def forward(self, batch: TorchGraphBatch) -> StepOutput:
         out = super().forward(batch).prediction
-        return StepOutput(out + (self.first.weight * 0.0).square().sum().sqrt())  # d√x/dx at 0
+        return StepOutput(out + (self.first.weight * 0.0).square().sum().sqrt())  # the gradient of √x at 0 is infinite
 
 
 class BadEvaluation(Pooled):
@@ -596,7 +596,7 @@ def test_adams_penalty_is_in_the_gradient_of_all_weights():
     target = worker.data.target(batch)
     loss = worker.task.loss(reference(batch).prediction, target) / worker.task.weight(target)
     loss.backward()
-    # If the gradient is far from 0, Adam's first step is the learning rate times the gradient's sign.
+    # If the gradient is not close to 0, Adam's first step is the learning rate times the sign of the gradient.
     for ours, theirs in zip(worker.model.parameters(), reference.parameters(), strict=True):
         gradient = theirs.grad + 0.1 * theirs.detach()
         step = theirs.detach() - 1e-2 * gradient / (gradient.abs() + 1e-8)
@@ -605,7 +605,7 @@ def test_adams_penalty_is_in_the_gradient_of_all_weights():
 
 def test_warm_up_may_be_counted_in_steps(reports):
     _, reporter, _ = run_alone(spec(4, warmup_steps=8, schedule="linear", epochs=4, min_learning_rate=1e-3), reports)
-    # Five steps per epoch: the last of the first epoch is the fifth of eight.
+    # An epoch has five steps, so the last step of the first epoch is the fifth of eight warm-up steps.
     assert reporter.epochs[0]["learning_rate"] == pytest.approx(1e-2 * 5 / 8)
     assert reporter.epochs[-1]["learning_rate"] == pytest.approx(1e-3 + 9e-3 * (1 / 12))
 

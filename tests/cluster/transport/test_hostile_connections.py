@@ -1,4 +1,4 @@
-"""Clients without the token, and silent or slow clients, do not keep honest clients from their answers."""
+"""Honest clients get their answers, even if other clients have no token, send nothing, or send slowly."""
 
 import contextlib
 import itertools
@@ -24,7 +24,7 @@ from tests.certificates import certificates
 from tests.waiting import wait_until
 
 DESCRIPTORS = 64
-HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(500)  # valid first bytes of a TLS handshake
+HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(500)  # a valid beginning of a TLS handshake
 
 
 def rows_of(request: Any) -> NodeRows:
@@ -39,12 +39,12 @@ def ask(endpoint: Endpoint) -> None:
 
 
 def serve(pipe: Connection) -> None:
-    """The server's process.
+    """What the server's process runs.
 
-    A message sets the limit of file descriptors (None: the open ones; 0: no change); the answer is the processor time
-    so far.
+    A message on the pipe sets the limit of file descriptors. None sets it to the number of open descriptors; 0 does not
+    change it. The answer is the process's CPU time so far.
     """
-    message_server._TOKEN_S = 600.0  # only the bound on connections ends them
+    message_server._TOKEN_S = 600.0  # so only the bound on connections closes them
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (DESCRIPTORS, most))
     server = MessageServer(rows_of, "127.0.0.1", None, 2)
@@ -61,7 +61,7 @@ def serve(pipe: Connection) -> None:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[tuple[Endpoint, Callable[[int | None], float]]]:
-    """The server's endpoint, and a function that sets its limit of file descriptors."""
+    """The server's endpoint, and a function that sets the server's limit of file descriptors."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=serve, args=(theirs,), daemon=True)
@@ -82,19 +82,19 @@ def server() -> Iterator[tuple[Endpoint, Callable[[int | None], float]]]:
 
 @contextlib.contextmanager
 def hostile(endpoint: Endpoint, number: int) -> Iterator[list[socket.socket]]:
-    """Opens connections in small groups, so that they are accepted in order: the system queues only 128, and accepts more in random order."""
+    """Opens connections in small groups. The system queues only 128 connections; with more, the order in which they are accepted is random."""
     with contextlib.ExitStack() as stack:
         lines: list[socket.socket] = []
         for _ in range(number):
             lines.append(stack.enter_context(socket.create_connection((endpoint.host, endpoint.port), 60)))
             if len(lines) % 32 == 0:
-                # The server sends its greeting after it has accepted this connection and all before it.
+                # When the greeting arrives, the server has accepted this connection and all earlier ones.
                 lines[-1].recv(1, socket.MSG_PEEK)
         yield lines
 
 
 def is_open(one: socket.socket) -> bool:
-    """Reads all sent bytes, and returns whether the connection is then still open."""
+    """Reads everything that the server has sent. Returns whether the connection is still open."""
     one.settimeout(0.0)
     try:
         while one.recv(4096):
@@ -117,7 +117,7 @@ def test_honest_clients_are_answered_beside_more_hostile_connections_than_there_
         wait_until(lambda: sum(map(is_open, lines)) <= DESCRIPTORS // 2)
         kept = [is_open(line) for line in lines]
     assert kept[-1]
-    assert kept == sorted(kept)  # the oldest were dropped
+    assert kept == sorted(kept)  # the oldest are closed
 
 
 def test_without_a_descriptor_left_the_oldest_unproven_connections_make_room(server) -> None:
@@ -127,7 +127,7 @@ def test_without_a_descriptor_left_the_oldest_unproven_connections_make_room(ser
         limit(None)
         held = [
             connect(endpoint, 30.0, 30.0) for _ in range(2)
-        ]  # One connection may use a descriptor that a waiting `accept` had reserved.
+        ]  # two: the first may use the descriptor that a waiting `accept` has reserved
         kept = [is_open(line) for line in lines]
     assert not kept[0]
     assert kept[-1]
@@ -141,14 +141,14 @@ def test_a_server_without_a_descriptor_waits_and_goes_on(server) -> None:
     endpoint, limit = server
     limit(None)
     held = []
-    # The oldest connection without a proof is closed to make room for the last one.
+    # To make room for the newest connection, the server closes the oldest connection that has not proved its token.
     with contextlib.suppress(TimeoutError, ConnectionResetError):
         while True:
             held.append(connect(endpoint, 1.0, 30.0))
     with hostile(endpoint, 1):
         before = limit(0)
         time.sleep(1.0)
-        assert limit(DESCRIPTORS) - before < 0.5  # seconds of processor time
+        assert limit(DESCRIPTORS) - before < 0.5  # seconds of CPU time
     for line in held:
         line.close()
     ask(endpoint)
@@ -179,7 +179,7 @@ def tls(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def drip(line: socket.socket, data: bytes) -> None:
-    """Sends ten bytes per second until the other side closes."""
+    """Sends ten bytes per second until the other side closes the connection."""
     with contextlib.suppress(OSError):
         for byte in itertools.chain(data, itertools.repeat(0)):
             line.send(bytes([byte]))
@@ -193,7 +193,7 @@ def test_a_server_waits_once_for_the_token_not_for_each_byte(monkeypatch: pytest
         wait_until(lambda: server.num_connections == 1)
         begun = time.monotonic()
         wait_until(lambda: server.num_connections == 0)
-        assert 0.3 < time.monotonic() - begun < 4.0  # the token has 64 bytes
+        assert 0.3 < time.monotonic() - begun < 4.0  # the 64 bytes of a token would take 6.4 s
 
 
 def test_a_client_waits_once_for_the_servers_proof_not_for_each_byte(tls: bool) -> None:
@@ -204,5 +204,5 @@ def test_a_client_waits_once_for_the_servers_proof_not_for_each_byte(tls: bool) 
         begun = time.monotonic()
         with pytest.raises(TimeoutError):
             connect(Endpoint("127.0.0.1", other.getsockname()[1], bytes(32), tls), 0.5, 30.0)
-        assert 0.3 < time.monotonic() - begun < 4.0  # a greeting has 44 bytes
+        assert 0.3 < time.monotonic() - begun < 4.0  # the 44 bytes of a greeting would take 4.4 s
         accepting.join(30)

@@ -1,4 +1,4 @@
-"""All transports to a partition's owner give the same replies to the bit, also if the server in another process or its connection fails."""
+"""All transports to a partition's owner return bit for bit the same replies, even if the server in another process fails or its connection breaks."""
 
 import contextlib
 import itertools
@@ -64,7 +64,7 @@ from graphmill.storage.ingestion.ingest_options import LinkSplitOptions
 from tests.listed_graph import random_listed_graph
 from tests.waiting import wait_until
 
-NODE = np.array([150, 110, 199, 110])  # of partition 1, of 97 to 103 nodes
+NODE = np.array([150, 110, 199, 110])  # nodes of partition 1, which has 97 to 103 nodes
 REQUESTS: tuple[Request, ...] = (
     SampleNeighbors(NODE, 3, 2**64 - 1),
     SampleNeighbors(NODE.astype(np.int32), -1, 5, "both", "uniform", columns=("weight",)),
@@ -94,7 +94,7 @@ REQUESTS: tuple[Request, ...] = (
 )
 
 
-# The stored type, a change of the random features, and the layout in which the changed features are stored.
+# For each form: the stored type, a function that changes the random features, and the layout of the changed features.
 FORMS: dict[str, tuple[FeatureDtype, Callable[[np.ndarray], np.ndarray], str]] = {
     "float32": ("float32", lambda x: x, "dense"),
     "float16": ("float16", lambda x: x, "dense"),
@@ -129,7 +129,7 @@ def partition_owner(graph: StoredGraph, index: int = 1) -> PartitionOwner:
 
 @contextlib.contextmanager
 def serving(answer: Callable[[Request], Reply], work_threads: int = 2) -> Iterator[MessageServer]:
-    """A server in this process, without Ray."""
+    """Runs a server in this process, without Ray."""
     with MessageServer(answer, "127.0.0.1", None, work_threads) as server:
         yield server
 
@@ -143,7 +143,7 @@ def owner(request: pytest.FixtureRequest, graph: StoredGraph) -> Iterator[Owner]
     asked = partition_owner(graph)
     if request.param == "over TCP":
         with serving(asked.answer) as server:
-            yield ask(server.endpoint, 250.0)  # compiled loops
+            yield ask(server.endpoint, 250.0)  # a long deadline: loops compile first
     else:
         yield LocalOwner(asked)
 
@@ -165,7 +165,7 @@ class TestEveryOwner:
         assert content(owner.submit(request_).result()) == content(partition_owner(graph).answer(request_))
 
     def test_replies_come_to_whoever_asked(self, owner: Owner, graph: StoredGraph) -> None:
-        """Many threads have several open requests each, and take their replies in another order."""
+        """Many threads have several open requests each. They take the replies in another order than they sent the requests."""
 
         def ask_some(thread: int) -> None:
             rng = np.random.default_rng(thread)
@@ -240,7 +240,7 @@ def test_features_arrive_the_same_from_near_and_far_whatever_they_are_stored_as(
 
 
 def rows_of(request: Request) -> NodeRows:
-    """Rows whose values show which nodes were requested."""
+    """Answers with rows whose values are the requested node ids."""
     assert isinstance(request, FetchRows)
     wide = np.repeat(request.node[:, None], 100, axis=1).astype(np.float32)
     return NodeRows(request.node, wide, None, None)
@@ -290,13 +290,13 @@ def test_without_the_token_nothing_is_answered(graph: StoredGraph) -> None:
         assert repr(endpoint.token) not in repr(endpoint)
         wrong = bytes(32)
         for token in (wrong, b"", endpoint.token[:-1], endpoint.token + b"0"):
-            with pytest.raises(ConnectionResetError):  # the server has closed it
+            with pytest.raises(ConnectionResetError):  # the server closes the connection
                 connect(replace(endpoint, token=token), 20.0, 20.0)
         with socket.create_connection((endpoint.host, endpoint.port), 20.0) as bare:
             bare.sendall(bytes(64))
             told = b"".join(iter(lambda: bare.recv(4096), b""))
         assert told.startswith(b"graphmill 1\n")
-        assert len(told) == 44  # And without a proof that the server has the token.
+        assert len(told) == 44  # only the greeting, without the server's proof
         assert not asked
         line = connect(endpoint, 20.0, 20.0)
         line.send(FetchRows(NODE), 20.0)
@@ -317,7 +317,7 @@ def test_the_token_does_not_travel_and_proofs_are_good_once() -> None:
 
 
 def test_what_answers_in_a_servers_place_is_found_out() -> None:
-    """The other program lacks the token, or is not a partition server."""
+    """Another program listens on the port. It does not have the token, or it is not a partition server."""
     for greeting in (b"graphmill 1\n" + bytes(32) + bytes(32), b"HTTP/1.1 400 Bad Request\r\n\r\n" + bytes(32)):
         with socket.create_server(("127.0.0.1", 0)) as other:
 
@@ -342,9 +342,9 @@ def test_garbage_is_answered_by_an_error(graph: StoredGraph) -> None:
             reply = line.receive(20.0)
             assert isinstance(reply, Failure)
             assert reply.kind == "StageError"
-            with pytest.raises(ConnectionResetError):  # The reader cannot know where the next message begins.
+            with pytest.raises(ConnectionResetError):  # the next message cannot be found
                 line.receive(20.0)
-        # A reply instead of a request.
+        # Next: a client sends a reply instead of a request.
         line = connect(server.endpoint, 20.0, 20.0)
         line.send(rows_of(FetchRows(NODE)), 20.0)
         reply = line.receive(20.0)
@@ -356,9 +356,9 @@ def test_garbage_is_answered_by_an_error(graph: StoredGraph) -> None:
 
 
 def test_connections_stay_open() -> None:
-    """There is one connection for each simultaneous request, each with a thread of the server.
+    """Each simultaneous request has its own connection, and each connection has a thread in the server.
 
-    Connections above a bound end with their request.
+    If there are more connections than a bound, the additional ones close after their request.
     """
     with serving(rows_of) as server:
         owner = ask(server.endpoint)
@@ -385,7 +385,7 @@ def test_a_connection_that_nobody_uses_is_closed_and_another_one_opened(monkeypa
 
 
 def test_a_server_that_stops_ends_its_open_connections() -> None:
-    """A connection ends at once, or at the end of an answer in progress."""
+    """An idle connection closes at once. A connection with an answer in progress closes after the answer."""
     begun, release = threading.Event(), threading.Event()
 
     def answer(request: Request) -> Reply:
@@ -503,7 +503,7 @@ def test_a_request_whose_asker_has_gone_is_not_answered(seen: str, monkeypatch: 
     with serving(answer, work_threads=1) as server:
         busy = ask(server.endpoint).submit(FetchRows(NODE))
         wait_until(lambda: answered)
-        for _ in range(200):  # On a busy machine the client may end before the server reads its message.
+        for _ in range(200):  # a busy server may not read a message in time
             given_up = ask(server.endpoint, 0.3).submit(FetchRows(NODE))
             with pytest.raises(DeadlineError):
                 given_up.result()
@@ -511,7 +511,7 @@ def test_a_request_whose_asker_has_gone_is_not_answered(seen: str, monkeypatch: 
                 break
         if seen == "when its turn comes":
             first.set()
-        assert dropped.wait(30)  # Otherwise at the server's next check, within a second.
+        assert dropped.wait(30)  # otherwise at the server's next check, within a second
         first.set()
         assert isinstance(busy.result(), NodeRows)
         assert isinstance(ask(server.endpoint).submit(FetchRows(NODE)).result(), NodeRows)
@@ -533,7 +533,7 @@ def test_ports() -> None:
             ServerOptions(ports=wrong)
 
 
-# The following tests need servers in separate processes.
+# For the tests below, servers run in separate processes.
 
 
 def _serve(pipe: Connection, ports: tuple[int, int] | None) -> None:
@@ -543,7 +543,7 @@ def _serve(pipe: Connection, ports: tuple[int, int] | None) -> None:
 
 
 class Restarted:
-    """A server that is killed and restarted, as Ray restarts the actors of partition servers."""
+    """A server that a test can kill and restart, as Ray restarts the actor of a partition server."""
 
     def __init__(self, ports: tuple[int, int] | None = None) -> None:
         self._context, self._ports = multiprocessing.get_context("spawn"), ports
@@ -587,7 +587,7 @@ def test_a_killed_server_is_found_again(restarted: Restarted) -> None:
 
 
 def test_a_server_on_a_dead_ones_port_is_not_taken_for_it(restarted: Restarted) -> None:
-    """The new server has another token, so a client of the dead server asks the actor again."""
+    """A new server on the same port has another token. A client of the dead server notices this and asks the actor for the new endpoint."""
     owner = RemoteOwner(restarted.find, "partition server 1", 60.0)
     owner.submit(FetchRows(NODE)).result()
     port = restarted.endpoint.port
@@ -603,7 +603,7 @@ def test_a_server_on_a_dead_ones_port_is_not_taken_for_it(restarted: Restarted) 
 
 
 def test_a_server_that_stood_still_goes_on(restarted: Restarted) -> None:
-    """The server was suspended, with and without an open connection."""
+    """The server is suspended for a while. One client has an open connection, another one does not."""
     owners = [RemoteOwner(restarted.find, "partition server 1", 60.0) for _ in range(2)]
     owners[0].submit(FetchRows(NODE)).result()
     assert restarted.process.pid is not None
@@ -627,17 +627,17 @@ def test_a_server_with_open_connections_ends_with_its_process(signal_: signal.Si
 
 
 class Proxy:
-    """Forwards connections to a port."""
+    """A proxy that forwards connections to a port."""
 
     def __init__(self, port: int) -> None:
         self._port = port
-        self.seen = bytearray(), bytearray()  # bytes to the port, and from it
+        self.seen = bytearray(), bytearray()  # bytes to the port; bytes from the port
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.port = self._listening.getsockname()[1]
         threading.Thread(target=self._accept, daemon=True).start()
 
     def passed(self, data: bytearray, seen: bytearray, left: list[int]) -> bool:
-        """Changes the data that follow the bytes `seen` of a stream, and returns whether the connection then ends."""
+        """May change `data`, the next bytes of a stream after the bytes `seen`. Returns whether the connection is then closed."""
         return False
 
     def bytes_of_connection(self) -> int:
@@ -668,7 +668,7 @@ class Proxy:
 
 
 class Cutting(Proxy):
-    """Cuts each connection after a number of bytes in either direction."""
+    """A proxy that cuts each connection after a random number of bytes, in either direction."""
 
     def __init__(self, port: int, seed: int) -> None:
         self._random, self.cuts = random.Random(seed), 0
@@ -686,7 +686,7 @@ class Cutting(Proxy):
 
 
 def test_lost_calls_cost_no_answer() -> None:
-    """Connections break in the middle of requests and replies, but every request gets the right reply."""
+    """Connections break in the middle of requests and replies. Every request still gets the right reply."""
     with serving(rows_of) as server:
         proxy = Cutting(server.endpoint.port, seed=3)
         owner = ask(replace(server.endpoint, port=proxy.port), 120.0)
@@ -705,7 +705,7 @@ def test_lost_calls_cost_no_answer() -> None:
 
 
 class _Trickling:
-    """A server that sends each reply slowly, with pauses."""
+    """A server that sends each reply in pieces, with pauses."""
 
     reply, pieces = NodeRows(np.arange(100_000), None, None, None), 6
 
@@ -728,7 +728,7 @@ class _Trickling:
                 told = b"".join(graphmill.cluster.transport.wire.pack(self.reply))
                 step = -(-len(told) // self.pieces)
                 for start in range(0, len(told), step):
-                    time.sleep(self.pause_s)  # a slow line
+                    time.sleep(self.pause_s)  # like a slow connection
                     line._send([memoryview(told[start : start + step])], 20.0)
 
     def close(self) -> None:

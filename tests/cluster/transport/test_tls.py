@@ -1,4 +1,4 @@
-"""Servers with TLS: clients with valid certificates get the same answers, changed bytes are detected, and wrong variables are refused."""
+"""Tests servers with TLS. Clients with valid certificates get the same answers as without TLS. Changed bytes are detected, and wrong variables refused."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -30,7 +30,7 @@ NODE = np.arange(100_000, 400_000)
 
 @pytest.fixture
 def use(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, str]], None]:
-    """Sets environment variables."""
+    """A function that sets environment variables for the test."""
 
     def put(variables: dict[str, str]) -> None:
         for name, value in variables.items():
@@ -73,7 +73,7 @@ def test_a_server_that_stops_ends_its_connections(fitting) -> None:
 
 
 class Changing(Proxy):
-    """A proxy that changes one bit in the middle of the server's bytes."""
+    """A proxy that changes one bit in the middle of the bytes from the server."""
 
     def passed(self, data: bytearray, seen: bytearray, left: list[int]) -> bool:
         if seen is self.seen[1] and len(seen) <= 65_000 < len(seen) + len(data):
@@ -91,7 +91,7 @@ def test_with_tls_alone_traffic_is_secret_and_a_changed_byte_is_noticed(fitting,
             with pytest.raises(OSError, match=r"(?i)bad record mac"):
                 line.receive(30.0)
         else:
-            assert (line.receive(30.0).original_id != NODE).sum() == 1  # one wrong row, without an error
+            assert (line.receive(30.0).original_id != NODE).sum() == 1  # without TLS: one wrong row, no error
         assert (b"FetchRows" in between.seen[0]) != tls
         between.close()
 
@@ -99,7 +99,7 @@ def test_with_tls_alone_traffic_is_secret_and_a_changed_byte_is_noticed(fitting,
 @pytest.mark.parametrize("who", ["the client", "the server"])
 def test_a_certificate_of_another_authority_is_refused(fitting, use, tmp_path: Path, who: str) -> None:
     others = certificates(tmp_path / "others", HOSTS)
-    if who == "the client":  # it trusts the server
+    if who == "the client":  # the client still trusts the server
         del others["RAY_TLS_CA_CERT"]
     with serving() as server:
         use(others)
@@ -149,7 +149,7 @@ def test_a_variable_that_names_no_certificate_is_one_line(
 def test_the_option_reaches_every_server_and_by_its_endpoint_all_who_ask(
     fitting, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    for name in ("return_freed_blocks", "share_heap"):  # these change the whole process
+    for name in ("return_freed_blocks", "share_heap"):  # they would change this test process
         monkeypatch.setattr(f"graphmill.cluster.embeddings.server.{name}", lambda *_: None)
     url, options = str(tmp_path / "graph"), ServerOptions(tls=True)
     ingest(random_listed_graph(20, 60), url, IngestOptions(num_partitions=1))

@@ -1,4 +1,4 @@
-"""Messages are packed to bytes and read back equal to the bit. Other bytes are refused in one line."""
+"""Messages are packed into bytes and read back bit for bit. Bytes that are not a message are refused with one line."""
 
 from collections.abc import Callable
 from dataclasses import fields
@@ -68,7 +68,7 @@ def same(found: Message, expected: Message) -> None:
 
 
 def reader(sent: bytes) -> Callable[[memoryview], None]:
-    """Returns a function that fills memory with the next of these bytes."""
+    """Returns a function that copies the next bytes of `sent` into the given memory."""
     left = memoryview(sent)
 
     def fill(memory: memoryview) -> None:
@@ -111,7 +111,7 @@ def test_messages_within_a_message_arrive_as_they_were() -> None:
         ('{"requests": [["FetchRows", {}]]}', "expected"),
         ("[]", "expected"),
         ('{"requests": [["Nothing", {}, {}]]}', "expected"),
-        ('{"requests": [["ForParts", {}, {"parts": []}, {"requests": []}]]}', "expected a message"),  # nested twice
+        ('{"requests": [["ForParts", {}, {"parts": []}, {"requests": []}]]}', "expected a message"),  # nested
     ],
 )
 def test_what_is_no_message_within_one_is_refused(within: str, message: str) -> None:
@@ -156,7 +156,7 @@ def test_integers_travel_in_the_narrowest_type() -> None:
 
 
 def retold(message: Message, old: str, new: str) -> bytes:
-    """The bytes of the message with a changed header."""
+    """The bytes of the message, with `old` replaced by `new` in its header."""
     head, *arrays = pack(message)
     told = bytes(head[4:])
     assert old.encode() in told

@@ -1,4 +1,4 @@
-"""check_private refuses exactly the files that another user could read, change or replace. A real other user tries it."""
+"""check_private refuses a file if, and only if, another user could read, change or replace it. The tests act as a real other user to check this."""
 
 import contextlib
 import grp
@@ -19,7 +19,7 @@ from tests.other_user import NOBODY, as_nobody, needs_root
 
 @pytest.fixture
 def outer() -> Iterator[Path]:
-    """A folder that all users can enter, with a private `inner/file`. Other users cannot enter pytest's folders."""
+    """A folder that all users can enter, with a private file `inner/file`. Pytest's own folders cannot be used, because other users cannot enter them."""
     folder = Path(tempfile.mkdtemp(dir="/tmp"))
     folder.chmod(0o755)
     (folder / "inner").mkdir(mode=0o700)
@@ -30,7 +30,7 @@ def outer() -> Iterator[Path]:
 
 @needs_root
 def test_a_group_of_ones_own_is_no_other_user(outer: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Groups that contain only one user are common with umask 002."""
+    """On systems with umask 002, each user usually has a group without other users. Write access for such a group is harmless."""
     for path in (outer, outer / "inner"):
         os.chown(path, -1, 4321)
         path.chmod(0o770)
@@ -44,7 +44,7 @@ def test_a_group_of_ones_own_is_no_other_user(outer: Path, monkeypatch: pytest.M
 
 @needs_root
 def test_a_secret_that_root_gives_by_a_group_passes(outer: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kubernetes mounts secrets with mode 0440: no mode lets only the pod's user read a file of root."""
+    """Kubernetes mounts secrets as files of root with mode 0440, because no mode lets only the pod's user read a file of root."""
     secret = outer / "inner" / "file"
     monkeypatch.setattr(os, "geteuid", lambda: NOBODY)
     secret.chmod(0o440)
@@ -57,7 +57,7 @@ def test_a_secret_that_root_gives_by_a_group_passes(outer: Path, monkeypatch: py
 def test_what_is_private_passes(outer: Path) -> None:
     check_private(outer / "inner")
     check_private(outer / "inner" / "file")
-    outer.chmod(0o1777)  # as /tmp
+    outer.chmod(0o1777)  # like /tmp
     check_private(outer / "inner")
 
 

@@ -1,4 +1,4 @@
-"""Degree and order numbers are compared with networkx."""
+"""Compares degrees and order numbers with networkx."""
 
 import torch
 

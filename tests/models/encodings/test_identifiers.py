@@ -1,4 +1,4 @@
-"""Identifiers: orthogonality, incidence (E3), no trace of the place (E2), and no influence of batch-mates."""
+"""Tests node identifiers: they are orthogonal, they show incidence (E3), they do not depend on a node's place (E2) or on other graphs of the batch."""
 
 import pytest
 import torch
@@ -26,7 +26,7 @@ def test_rows_of_each_graph_are_orthonormal_and_padded_with_zeros(seed):
 
 
 def test_incidence():
-    """[P_u, P_v]·[P_k, P_k] is 1 iff k is an end of the edge, 2 for a node with itself."""
+    """For an edge (u, v) and a node k, [P_u, P_v]·[P_k, P_k] is 1 if k is an end of the edge and 0 if not. It is 2 if u = v = k."""
     graphs = packed(*MIXED)
     p = orthogonal_identifiers(graphs, 9, dtype=torch.float64)
     source, destination = graphs.edge_index
@@ -44,19 +44,19 @@ def test_more_nodes_than_channels_keeps_unit_rows():
     torch.testing.assert_close(identifiers.norm(dim=1), torch.ones(32, dtype=torch.float64))
     small = identifiers[20:]
     torch.testing.assert_close(small[:4] @ small[:4].T, torch.eye(4, dtype=torch.float64), atol=1e-13, rtol=0)
-    # Eight leading columns of a 20 x 20 orthogonal matrix, before scaling: not orthogonal rows, but balanced ones.
+    # Before scaling, the rows are the first eight columns of an orthogonal 20 × 20 matrix. They are balanced, but not orthogonal.
     assert (identifiers[:20].T @ identifiers[:20]).diagonal().sub(2.5).abs().max() < 2.5
 
 
 @pytest.mark.parametrize(("size", "mates"), [(8, 0), (8, 12), (5, 3)])
 def test_a_place_leaves_no_trace(size, mates):
-    """E2: without the sign correction, the mean of the diagonal entries P_ii is -0.2 to -0.3 at n = 8."""
+    """E2: the mean of the diagonal entries P_ii is 0. Without the sign correction it would be -0.2 to -0.3 for n = 8."""
     draws = 4000
     graphs = sizes(*[size, *([mates] if mates else [])] * draws)
     torch.manual_seed(0)
     identifiers = orthogonal_identifiers(graphs, 8)
     own = identifiers[graphs.size_B[graphs.graph_of_node] == size].view(draws, size, 8)[:, :, :size]
-    # Haar: mean 0, variance 1/n for each entry; 5 standard errors.
+    # For the Haar distribution, an entry has mean 0 and variance 1/n. The bound on the mean is 5 standard errors.
     assert own.mean(0).abs().max() < 5 / (size * draws) ** 0.5
     assert (own.square().mean(0) - 1 / size).abs().max() < 0.02
 
@@ -103,7 +103,7 @@ def test_near_orthogonal_by_permanent_id():
 
 
 def test_random_identifiers_of_the_paper_and_of_the_code():
-    """Gaussian rows have random directions.
+    """The paper's Gaussian rows have random directions.
 
     The released code's `torch.rand` rows share a direction: their cosine with the vector of ones is √3/2.
     """
@@ -124,7 +124,7 @@ def test_nothing():
 
 
 def test_relabelled_nodes_have_the_same_law():
-    """Identifiers are exchangeable: their second moments do not depend on the two nodes."""
+    """Identifiers are exchangeable: the second moments of two nodes' identifiers are the same for every pair of nodes."""
     graphs = sizes(*[10] * 4000)
     torch.manual_seed(0)
     p = orthogonal_identifiers(graphs, 4).view(4000, 10, 4)

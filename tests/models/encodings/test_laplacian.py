@@ -1,4 +1,4 @@
-"""Batched Laplacian eigenvectors are compared with numpy on each single graph."""
+"""Compares the Laplacian eigenvectors of a batch with numpy's eigenvectors of each graph."""
 
 import networkx
 import numpy as np
@@ -58,7 +58,7 @@ def test_disconnected_graph_has_one_zero_per_component():
 
 
 def test_alone_or_in_a_batch_is_the_same_up_to_rounding():
-    """The graphs have no repeated eigenvalues, because the basis for a repeated eigenvalue is arbitrary."""
+    """No graph here has a repeated eigenvalue, because its eigenvectors could be any basis of their space."""
     graph = networkx.gnp_random_graph(9, 0.4, seed=4)
     spectrum = np.linalg.eigvalsh(reference(graph))
     assert np.diff(spectrum).min() > 1e-3

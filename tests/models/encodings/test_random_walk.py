@@ -1,4 +1,4 @@
-"""Random-walk encodings against loops over graphs and the identities of RRWP: distances, sums, reversibility, separations."""
+"""Compares random-walk encodings with loops over graphs, and tests known properties of RRWP: distances, sums, reversibility, and which graphs it separates."""
 
 import networkx
 import pytest
@@ -10,7 +10,7 @@ from tests.packed_graphs import MIXED, packed
 
 
 def powers(graph: networkx.Graph, steps: int, reverse: bool = False) -> torch.Tensor:
-    """I, M, …, M^(steps-1), [n, n, steps], by repeated products of one matrix."""
+    """The powers I, M, …, M^(steps-1) of the transition matrix M as one tensor [n, n, steps]. Multiplies one matrix repeatedly."""
     adjacency = torch.tensor(networkx.to_numpy_array(graph, nodelist=range(len(graph)))).double()
     adjacency = adjacency.T if reverse else adjacency
     degree = adjacency.sum(1, keepdim=True)
@@ -39,7 +39,7 @@ def test_equals_powers_of_each_graph_alone(steps, reverse):
 
 @pytest.mark.parametrize("reverse", [False, True])
 def test_walks_take_edges_by_their_weights(reverse):
-    """Parallel edges add up; a row of weights below 1 is divided by its sum, and a row of zeros has no steps."""
+    """A step takes an edge with probability proportional to its weight. Weights of parallel edges add up. A node whose weights are all 0 has no steps."""
     source, target = torch.tensor([0, 0, 0, 1, 2]), torch.tensor([1, 1, 2, 0, 0])
     weight = torch.tensor([0.25, 0.5, 0.25, 0.125, 0.0], dtype=torch.float64)
     graphs = Graphs(node_ptr=torch.tensor([0, 3]), edge_index=torch.stack([source, target]), edge_coefficient=weight)
@@ -60,7 +60,7 @@ def test_symmetric_normalisation():
     got = random_walk_probabilities(graphs, 3, normalisation="sym", dtype=torch.float64)[0, :, :, 1:]
     torch.testing.assert_close(got, torch.stack([symmetric, symmetric @ symmetric], dim=-1))
     reversed_edges = Graphs(graphs.node_ptr, graphs.edge_index.flip(0))
-    # Exact, because degrees are small integers and the division of two integers has one result.
+    # Exactly equal: degrees are small integers, and the quotient of two integers is always rounded in the same way.
     assert torch.equal(transition_matrix(graphs, reverse=True), transition_matrix(reversed_edges))
 
 
@@ -75,7 +75,7 @@ def test_diagonal_is_the_diagonal(steps):
 
 
 def test_diagonals_of_both_directions():
-    # 0 → 1 → 2 → 0, 1 → 0 and 0 ↔ 3: out-edges and in-edges of a node differ.
+    # The edges are 0 → 1 → 2 → 0, 1 → 0 and 0 ↔ 3, so that a node's out-edges differ from its in-edges.
     one_way = Graphs(torch.tensor([0, 4]), torch.tensor([[0, 1, 2, 1, 0, 3], [1, 2, 0, 0, 3, 0]]))
     other_way = Graphs(one_way.node_ptr, one_way.edge_index.flip(0))
     both = random_walk_diagonal(one_way, 5, reverse=True, dtype=torch.float64)
@@ -90,7 +90,7 @@ def test_first_nonzero_is_the_distance_rows_sum_to_one_and_walks_are_reversible(
     walks = random_walk_probabilities(packed(graph), size, dtype=torch.float64)[0]
     distance = torch.tensor([[networkx.shortest_path_length(graph, u, v) for v in range(size)] for u in range(size)])
     assert torch.equal((walks > 0).int().argmax(-1), distance)
-    # E5: the distance is K minus the number of steps that reach the node.
+    # E5: the distance is K minus the number of powers 0 … K - 1 that are at least the distance.
     within = (distance.unsqueeze(-1) <= torch.arange(size)).sum(-1)
     assert torch.equal(size - within, distance)
     torch.testing.assert_close(walks.sum(1), torch.ones(size, size, dtype=torch.float64))
@@ -112,7 +112,7 @@ def test_permutation_equivariance():
     renamed = networkx.relabel_nodes(graph, {int(old): new for new, old in enumerate(order)})
     before = random_walk_probabilities(packed(graph), 6, dtype=torch.float64)[0]
     after = random_walk_probabilities(packed(renamed), 6, dtype=torch.float64)[0]
-    torch.testing.assert_close(after, before[order][:, order], atol=1e-14, rtol=0)  # sums in another order
+    torch.testing.assert_close(after, before[order][:, order], atol=1e-14, rtol=0)  # sums are in another order
 
 
 def test_dodecahedron_and_desargues_have_the_same_distances_and_other_walks():

@@ -1,4 +1,4 @@
-"""SPE against the formula, entry by entry."""
+"""Compares SPE with its formula, entry by entry."""
 
 import math
 

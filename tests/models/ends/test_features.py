@@ -1,4 +1,4 @@
-"""Node features for the first layer: scaled rows, and CSR rows that equal the dense rows."""
+"""Tests the node features that the first layer reads: rows are scaled, and CSR rows equal dense rows."""
 
 import pytest
 import torch

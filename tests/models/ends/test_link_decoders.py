@@ -1,4 +1,4 @@
-"""Decoders of links are compared with their formulas in float64, one pair at a time."""
+"""Compares decoders of links with their formulas in float64, one pair of nodes at a time."""
 
 import pytest
 import torch
@@ -54,7 +54,7 @@ def test_bad_options() -> None:
 
 @pytest.mark.parametrize("kind", ["distmult", "transe", "mlp"])
 def test_a_relation_has_a_vector_of_its_own(kind) -> None:
-    """A decoder of three relations scores as three decoders of one relation each; `mlp` scales the states by the vector."""
+    """One decoder with three relations gives the scores of three decoders with one relation each. In `mlp`, a relation's vector scales the states."""
     torch.manual_seed(4)
     decoder = build_link_decoder(LinkDecoderOptions(kind, width=D), 3).double().eval()
     u, z, relation = torch.randn(5, D).double(), torch.randn(7, D).double(), torch.tensor([2, 0, 1, 2, 2])

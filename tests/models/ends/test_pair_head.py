@@ -1,4 +1,4 @@
-"""The head for pairs of nodes is compared with a loop over pairs: logits, and ranks within each pair's graph."""
+"""Compares the head for pairs of nodes with a loop over pairs: the logits, and each pair's rank within its graph."""
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ def test_logits_and_ranks_are_those_of_a_loop(ties):
     graphs = Graphs(node_ptr=node_ptr, edge_index=torch.zeros(2, 0, dtype=torch.long), x=torch.zeros(12, 1))
     x_nD = torch.randn(12, 6)
     if ties:
-        x_nD = torch.randint(-1, 2, (12, 6)).float()  # whose products are exact
+        x_nD = torch.randint(-1, 2, (12, 6)).float()  # products of small integers are exact
     pair_2P = torch.tensor([[0, 1, 3, 4, 5, 8, 11], [2, 1, 0, 4, 9, 7, 6]])
     head = PairHead(6)
     if ties:

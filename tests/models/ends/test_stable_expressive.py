@@ -1,4 +1,4 @@
-"""Stable and expressive positions equal the slow formula, and do not depend on the sign and basis of eigenvectors."""
+"""Stable and expressive positions equal a slow version of the formula. They do not depend on the sign and basis of eigenvectors."""
 
 import torch
 from torch import Tensor
@@ -9,7 +9,7 @@ from graphmill.models.primitives.graphs import Graphs
 
 
 def rings(*sizes: int) -> Graphs:
-    """Rings, whose eigenvalues come in pairs, each with a tail node."""
+    """Rings with one additional node as a tail. Eigenvalues of a ring come in pairs."""
     ptr = torch.tensor([0, *sizes]).cumsum(0)
     edges = []
     for start, n in zip(ptr[:-1].tolist(), sizes, strict=True):
@@ -25,7 +25,7 @@ def encoder(modes: int = 8) -> StableExpressive:
 
 
 def slow(layer: StableExpressive, graphs: Graphs) -> Tensor:
-    """The positions of one graph: one matrix per channel, then a GIN over the nodes for each of its columns."""
+    """The positions of one graph. Makes one matrix per channel, then applies a GIN over the nodes to each column of the matrices."""
     vectors, values = laplacian_eigenvectors(graphs, layer.modes, dtype=torch.float64)
     phi_Ck = layer.phi(values[0].unsqueeze(1)).t()
     h = torch.stack([vectors @ torch.diag(phi_k) @ vectors.t() for phi_k in phi_Ck], dim=2)  # [i, j, C]
@@ -47,7 +47,7 @@ def test_the_batch_is_the_formula_graph_by_graph() -> None:
 
 
 def test_sign_and_basis_do_not_matter() -> None:
-    triangles = rings(4, 4)  # a triangle with a tail, twice, as one disconnected graph
+    triangles = rings(4, 4)  # below, these two components are one disconnected graph
     graphs = Graphs(torch.tensor([0, 8]), triangles.edge_index, node_id=torch.arange(8))
     layer = encoder(8)
     vectors, values = laplacian_eigenvectors(graphs, 8, dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""FAVOR+ is compared with the softmax kernel that it estimates, and with its own kernel matrix."""
+"""Compares FAVOR+ with the softmax kernel that it estimates, and with its own kernel matrix."""
 
 import math
 
@@ -20,9 +20,9 @@ DRAWS = 4000
 
 
 def kernel_samples(q, k, draw, count=DRAWS):
-    """φ(q)·φ(k) for `count` projections of the generator."""
+    """φ(q)·φ(k) for `count` random projections."""
     generator = torch.Generator().manual_seed(3)
-    qk = torch.stack([q, k])[None, None]  # two "tokens"
+    qk = torch.stack([q, k])[None, None]  # q and k as two tokens
     values = []
     for _ in range(count):
         phi = exponents(qk, draw(generator)).exp()[0, 0]
@@ -54,7 +54,7 @@ def test_projection_is_orthogonal_in_blocks_uniform_and_chi():
         torch.testing.assert_close(
             block @ block.transpose(1, 2), torch.eye(stop - start, dtype=torch.float64).expand(3000, -1, -1)
         )
-    # Plain QR leaves about -0.25 on each block's diagonal (E1 a).
+    # With plain QR, the mean of the diagonal of each block would be about -0.25 (E1 a).
     assert unit.mean(0).abs().max() < 5 / math.sqrt(8 * 3000)
     assert draws.norm(dim=2).square().mean().item() == pytest.approx(8, rel=0.02)
     assert draws.norm(dim=2).square().var().item() == pytest.approx(16, rel=0.05)
@@ -68,7 +68,7 @@ def random_qkv(shape=(2, 3, 7, 6), value=5, seed=0, dtype=torch.float64, require
 
 
 def explicit(q, k, v, w, mask=None):
-    """The T × T kernel matrix, without shift and epsilon."""
+    """Attention with the explicit T × T kernel matrix, without shift and epsilon."""
     phi_q, phi_k = exponents(q, w).exp(), exponents(k, w).exp()
     kernel = phi_q @ phi_k.transpose(2, 3)
     if mask is not None:
@@ -80,7 +80,7 @@ def test_linear_form_is_the_explicit_matrix_and_shifts_cancel():
     q, k, v = random_qkv()
     w = draw_projection(10, 6, torch.Generator().manual_seed(1), torch.float64)
     mask = torch.tensor([[True] * 7, [True] * 4 + [False] * 3])
-    k[1, :, 4:] = 40.0  # padding: would take the maximum, and overflow
+    k[1, :, 4:] = 40.0  # padding; if it counted, the sums would overflow
     got = favor_attention(q, k, v, w, mask, epsilon=0.0)
     for b, size in enumerate((7, 4)):
         want = explicit(q[b : b + 1], k[b : b + 1, :, :size], v[b : b + 1, :, :size], w)
@@ -88,7 +88,7 @@ def test_linear_form_is_the_explicit_matrix_and_shifts_cancel():
 
 
 def test_padding_takes_no_part_in_the_shift():
-    """With an epsilon the shift has an effect: real keys of norm 20 have exponents far below padding's 0."""
+    """With an epsilon, the shift changes the result. Real keys have norm 20, so their exponents are far below the exponent 0 of padding."""
     q, k, v = random_qkv()
     w = draw_projection(10, 6, torch.Generator().manual_seed(1), torch.float64)
     k = 20 * torch.nn.functional.normalize(k, dim=-1)
@@ -142,7 +142,7 @@ def test_chunks_change_nothing(monkeypatch):
 
 
 def test_the_gradient_of_chunks_is_linear_in_tokens(monkeypatch):
-    # The gradient of a slice is a tensor of all tokens, so chunks that are slices cost tokens² / chunk.
+    # The gradient of a slice is a tensor over all tokens. If chunks were slices, their gradients would take tokens² / chunk elements.
     class Produced(TorchDispatchMode):
         elements = 0
 
@@ -219,7 +219,8 @@ def test_sizes():
 
 
 def released_attention(q, k, v, w, mask, epsilon):
-    """performer_pytorch's softmax_kernel: φ = r^-½ (exp(Wx' - |x'|²/2 - max Wx') + ε), per query, and over all keys of a head, padding too."""
+    """Like softmax_kernel of performer_pytorch: φ = r^-½ (exp(Wx' - |x'|²/2 - max Wx') + ε). The maximum is over one query. For keys it is over
+    all keys of a head, including padding."""
     scale = q.shape[-1] ** -0.25
     out = torch.zeros(*q.shape[:3], v.shape[-1], dtype=q.dtype)
     for b in range(q.shape[0]):
@@ -234,7 +235,7 @@ def released_attention(q, k, v, w, mask, epsilon):
 
 @pytest.mark.parametrize("spread", [1.0, 4.0])
 def test_released_stabilisers(spread):
-    """For long queries the released attention tends to the mean of the values, because ε is larger than all features.
+    """For long queries ε is larger than all features. So the released attention is close to the mean of the values.
 
     Our attention does not.
     """
@@ -242,7 +243,7 @@ def test_released_stabilisers(spread):
     q, k = q * spread, k * spread
     w = draw_projection(76, 24, torch.Generator().manual_seed(1), torch.float64)
     mask = torch.tensor([[True] * 6, [True] * 4 + [False] * 2])
-    k[1, :, 4:] = 3.0  # padding has a say in the maximum
+    k[1, :, 4:] = 3.0  # padding counts in the maximum
     want = released_attention(q, k, v, w, mask, 1e-4)
     got = favor_attention(q, k, v, w, mask, 1e-4, released=True)
     torch.testing.assert_close(got, want, rtol=1e-11, atol=1e-12)

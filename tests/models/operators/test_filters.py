@@ -1,4 +1,4 @@
-"""The convolution equals its definition; the shape, scale and precision of the implicit filter are checked."""
+"""The convolution equals its definition. Also tests the shape, scale and precision of the implicit filter."""
 
 import math
 
@@ -49,7 +49,7 @@ def test_filter_has_one_channel_per_filter_and_width_and_no_decay():
     values = module(64).detach()
     assert values.shape == (3, 5, 64)
     assert values.is_contiguous()
-    # A decay window would make the last quarter much smaller than the first.
+    # The filter has no decay window, which would make its last quarter much smaller than its first quarter.
     first, last = values[..., :16].abs().mean(), values[..., -16:].abs().mean()
     assert 0.3 < float(last / first) < 3
 
@@ -115,6 +115,6 @@ def test_a_frequency_that_is_no_number_is_refused():
 
 def test_convolution_gradients():
     generator = torch.Generator().manual_seed(0)
-    for num in (1, 2, 7, 8, 67):  # a prime of 64 or more is padded
+    for num in (1, 2, 7, 8, 67):  # 67: primes of 64 or more are padded
         f, u = torch.randn(2, 2, num, dtype=torch.float64, generator=generator).requires_grad_().unbind()
         assert torch.autograd.gradcheck(circular_convolve, (f, u))

@@ -1,4 +1,4 @@
-"""The chain of gated convolutions equals its formula in float64: values, gradients, lengths, chunks and stored arrays."""
+"""Compares the chain of gated convolutions with its formula in float64: values and gradients, for several lengths, chunk sizes and choices of stored arrays."""
 
 import pytest
 import torch
@@ -22,7 +22,7 @@ def inputs(num, order, width=5, channels=6, features=4, skip=False, dtype=torch.
 
 
 def circulant(f):
-    """[…, N, N]: entry t, s is f[(t - s) mod N]."""
+    """The circulant matrices [..., N, N] of f. The entry in row t and column s is f[(t - s) mod N]."""
     t = torch.arange(f.shape[-1])
     return f[..., (t[:, None] - t[None, :]) % f.shape[-1]]
 
@@ -72,9 +72,9 @@ def test_lengths_are_exact_or_leave_room_for_every_lag():
     assert transform_length(1048573) == 2**21
     assert transform_length(61 * 2**14) == 2**21
     assert transform_length(2**20 + 1) == 9 * 2**18
-    assert transform_length(61 * 16000) == 2**21  # 15 · 2^17 is shorter, but costs more
-    assert transform_length(2 * 8263) == 2 * 8263  # and so does 9 · 2^12 here
-    # A processor's cache holds short transforms, so lengths with large primes cost less there.
+    assert transform_length(61 * 16000) == 2**21  # 15 · 2^17 would be shorter but slower
+    assert transform_length(2 * 8263) == 2 * 8263  # 9 · 2^12 would be slower
+    # Short transforms fit into the processor's cache. There, lengths with large prime factors are less slow.
     assert [transform_length(n) for n in (2708, 8003, 11758, 12007, 13752)] == [2708, 16384, 11758, 24576, 13752]
 
 
@@ -174,7 +174,7 @@ def test_a_second_pass_over_a_kept_graph_gives_the_same():
 
 
 def test_float16_is_widened():
-    """Filters of size 1 over 4,096 nodes have sums that exceed float16."""
+    """With filter values of size 1, sums over 4,096 nodes exceed the range of float16."""
     values = inputs(4096, 2, dtype=torch.float32)
     expected = gated_convolve(*values)
     assert float(expected.detach().abs().max()) > 65_504

@@ -1,4 +1,4 @@
-"""GatedGCN, with its distance gate, is compared with loops over edges, also for directions, isolated nodes and no edges."""
+"""Compares GatedGCN, with its distance gate, with loops over edges. Graphs are directed or have isolated nodes or no edges."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from torch import Tensor
 from graphmill.models.gps.gated_gcn import GatedGCN
 from graphmill.models.primitives.graphs import Graphs
 
-# Directed, with parallel edges 0 → 1, a self-loop at 2 and an isolated node 4; unsorted.
+# A directed graph with unsorted edges. It has parallel edges 0 → 1, a self-loop at node 2, and an isolated node 4.
 EDGES = torch.tensor([[0, 3, 0, 2, 1, 2], [1, 0, 1, 2, 3, 0]])
 
 

@@ -1,4 +1,4 @@
-"""The block-wise attention is compared with a plain attention that follows the paper's equations pair by pair."""
+"""Compares the block-wise attention with a simple attention that follows the paper's equations pair by pair."""
 
 import pytest
 import torch
@@ -21,7 +21,7 @@ def make_graphs(sizes: list[int], max_nodes: int | None = None) -> Graphs:
 
 
 def reference(layer: ConditionalAttention, x_nD: Tensor, e_graphs: list[Tensor], sizes: list[int]):
-    """(x̂, [e + W_Oe ê per graph]) by the paper's equations, one graph at a time, with complete tensors of pairs."""
+    """Computes the paper's equations one graph at a time, with full tensors of pairs. Returns (x̂, list with e + W_Oe ê of each graph)."""
     heads = layer.num_heads
     values, fresh, start = [], [], 0
     for size, e_NND in zip(sizes, e_graphs):
@@ -71,7 +71,7 @@ def pad_pairs(pairs: list[Tensor], places: int) -> Tensor:
 SIZES = {"mixed": [5, 2, 7, 1, 4], "equal": [6, 6, 6], "one graph": [9]}
 
 
-# Elements of a block, bytes to keep.
+# For each plan: (number of elements in a block, bytes that may be kept for the backward pass).
 PLANS = {"rows, kept": (1, 1 << 20), "queries": (200, 0), "queries, kept": (200, 1 << 20), "graphs": (1 << 16, 0)}
 
 
@@ -97,7 +97,7 @@ def test_two_layers_equal_the_equations_with_all_gradients(monkeypatch, sizes, c
     expected, fresh = reference(second, expected, fresh, sizes)
     fresh = normalise(norms[1], fresh)
     loss = expected.square().sum() + sum(e.pow(3).sum() for e in fresh)
-    # The parameters of our norm are ones and zeros, like those of the reference norms.
+    # Our norm's parameters are ones and zeros, as in the reference norms.
     leaves = [x, *pairs]
     for layer, norm in zip((first, second), norms):
         for name, parameter in layer.named_parameters():
@@ -144,7 +144,7 @@ def test_gradcheck(monkeypatch, options, memory):
         return out, state.y_BNND, state.scale_D, state.shift_D
 
     leaves += [p.detach().clone() for p in layer.parameters()]
-    # Near a zero of t the square root is steep, so steps are small.
+    # The square root of t is steep near t = 0, so the steps of gradcheck are small.
     assert torch.autograd.gradcheck(run, [leaf.requires_grad_() for leaf in leaves], eps=1e-7, atol=1e-4)
 
 
@@ -185,7 +185,7 @@ def test_clamped_scores_bound_every_share_of_attention():
     n = 7
     pairs = torch.randn(1, n, n, 4, dtype=torch.float64)
     padding = make_graphs([n]).padding
-    # Values are one-hot, so the output shows the attention to four of the nodes.
+    # Values are one-hot. So the output is the attention to four of the nodes.
     x = torch.zeros(n, 4, dtype=torch.float64)
     x[:4] = torch.eye(4)
     share = layer(x, Pairs(pairs), padding, update_edges=False)[0]
@@ -256,7 +256,7 @@ def test_kept_blocks_give_the_gradients_of_computing_again_and_stay_as_they_are(
 @pytest.mark.parametrize("memory", [0, 1 << 20], ids=["again", "kept"])
 def test_masks_do_not_depend_on_the_blocks(monkeypatch, memory):
     results = []
-    for block in (1, 200, 400, 1 << 19):  # Chunk sizes: one query, some queries, one graph, all graphs.
+    for block in (1, 200, 400, 1 << 19):  # block sizes: one query, some queries, one graph, all graphs
         monkeypatch.setitem(grit_attention._BLOCK_ELEMENTS, "cpu", block)
         layer = build(dropout=0.3, attention_dropout=0.4, pair_memory=memory)
         x, pairs = inputs([5, 2, 3], 12)
@@ -286,7 +286,7 @@ def test_saved_memory_of_pairs(monkeypatch, memory):
         for layer in layers:
             x, state = layer(x, state, padding)
     pair_bytes = 4 * 20 * 20 * width * 4
-    # The input's and each layer's y, and what is kept besides; the rest is a tenth of one or less: rows of nodes.
+    # Kept are y of the input and of each layer and, with memory, more tensors of pairs. All other kept tensors are rows of nodes; each is at most a tenth of y.
     num_tensors = sum(size for size in seen.values() if size > pair_bytes / 10) / pair_bytes
     assert num_tensors == 4 + (3 * (3 + 3 * heads / width) if memory else 0)
     options, made = grit_attention._Options, []

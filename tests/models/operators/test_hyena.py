@@ -1,4 +1,4 @@
-"""Hyena over a graph's nodes, and its short convolution in GECO, are compared with loops in float64."""
+"""Compares two operators with loops in float64: Hyena over a graph's nodes, and Hyena's short convolution in GECO."""
 
 import math
 from dataclasses import replace
@@ -19,7 +19,7 @@ from graphmill.models.primitives.node_order import Order
 
 
 def slow_short(short: ShortConvolution, x_ND: torch.Tensor) -> torch.Tensor:
-    # The last coefficient belongs to the node itself.
+    # The last coefficient multiplies the node itself.
     weight, bias = short.convolution.weight[:, 0], short.convolution.bias
     rows = []
     for t in range(len(x_ND)):
@@ -54,7 +54,7 @@ def test_hyena_is_its_formula(ordered):
     order = torch.randperm(11) if ordered else torch.arange(11)
     expected = torch.empty_like(h)
     expected[order] = slow_hyena(block, h[order])
-    # The window is a buffer made in float32.
+    # Errors are those of float32, because the window is a float32 buffer.
     torch.testing.assert_close(block(h, Order.of(order) if ordered else None), expected, rtol=1e-5, atol=1e-7)
 
 
@@ -91,7 +91,7 @@ def test_hyena_takes_no_local_block():
 
 @pytest.mark.parametrize("size", [1, 3, 10])
 def test_short_convolution_in_place_of_neighbors(size):
-    """Conv-k over every graph's own nodes, in the order; behind it the global block is GECO's own."""
+    """The short convolution runs over the nodes of each graph, in the given order. After it comes GECO's usual global block."""
     torch.manual_seed(0)
     sizes = [4, 1, 7]
     config = GECOGraphsConfig(width=6, short_convolution=size, layer=GPSOptions(local="none"))

@@ -1,4 +1,4 @@
-"""Local blocks are compared with loops over nodes, and the models that use them with the formulas, all in float64."""
+"""Compares local blocks with loops over nodes, and the models that use them with their formulas, all in float64."""
 
 from dataclasses import replace
 
@@ -31,7 +31,7 @@ each_block = pytest.mark.parametrize("block", BLOCKS)
 
 
 def away_from_the_start(model: nn.Module) -> nn.Module:
-    """Moves norms, biases, gates and running statistics away from their neutral initial values, so that tests see their effect."""
+    """Changes norms, biases, gates and running statistics. At their initial values they would have no effect, and tests could not see errors."""
     generator = torch.Generator().manual_seed(3)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -56,7 +56,7 @@ def test_a_convolution_is_the_loop_over_nodes(block):
 
 @pytest.mark.parametrize("block", READS_EDGES)
 def test_a_convolution_that_reads_edges_is_the_loop_over_them(block):
-    """Edges come in any order; the adjacency of `Graphs` sorts them together with their features."""
+    """Edges may have any order. The adjacency of `Graphs` sorts the edges together with their features."""
     torch.manual_seed(0)
     layer = away_from_the_start(make_convolution(LocalOptions(block, num_heads=2), 3, 4, edge_dim=2).double())
     x, e = randn(5, 3), randn(EDGES.shape[1], 2, seed=1)
@@ -82,7 +82,7 @@ def test_gradients_of_a_convolution(block):
     ("block", "edge_dim"), [*((block, 0) for block in BLOCKS), *((block, 2) for block in READS_EDGES)]
 )
 def test_an_edge_of_weight_w_is_w_parallel_edges(block, edge_dim):
-    """Tested forward and backward. An edge of weight 0 has no effect, even if the nodes attend to it strongly."""
+    """Outputs and gradients are compared. An edge of weight 0 has no effect, even if its attention would be high."""
     torch.manual_seed(0)
     layer = away_from_the_start(
         make_convolution(LocalOptions(block, num_heads=2), 3, 4, hops=2, edge_dim=edge_dim).double()
@@ -114,7 +114,7 @@ def test_an_edge_of_gated_gcn_with_states_counts_by_its_weight():
 
 
 def test_weights_of_gcn_and_sage_are_pyg_s_coefficients():
-    """GCNConv's norm: D̂^-½ (W + I) D̂^-½ X, D̂ = the sum of the in-edges' weights and 1; SAGE's: the weighted mean."""
+    """GCNConv computes D̂^-½ (W + I) D̂^-½ X; D̂ is 1 plus the sum of the weights of the in-edges. SAGE computes the weighted mean."""
     x, weight = randn(5, 3), randn(EDGES.shape[1], seed=2).abs()
     adjacency = replace(graphs_of(x), edge_coefficient=weight).adjacency
     w_nn = torch.zeros(5, 5, dtype=torch.float64).index_put((EDGES[1], EDGES[0]), weight, accumulate=True)
@@ -132,7 +132,7 @@ def test_a_weighted_gcn_is_pyg_s_gcn_conv():
     x, weight = randn(5, 3), randn(EDGES.shape[1], seed=2).abs()
     ours, theirs = make_convolution(LocalOptions("gcn"), 3, 4).double(), nn_of_pyg.GCNConv(3, 4).double()
     theirs.load_state_dict({"lin.weight": ours.linear.weight, "bias": ours.bias})
-    # PyG keeps the weight of a self-loop instead of adding one of weight 1.
+    # PyG uses the weight of an existing self-loop and does not add one of weight 1. So this graph has no self-loops.
     plain = EDGES[0] != EDGES[1]
     graphs = replace(graphs_of(x, EDGES[:, plain]), edge_coefficient=weight[plain])
     torch.testing.assert_close(
@@ -174,7 +174,7 @@ def geco(**options) -> GECO:
 
 
 def dense_gcb(block: nn.Module, h: Tensor, order: Tensor) -> Tensor:
-    """GCB with circulant matrices of all nodes in the order π."""
+    """Computes the global convolution block (GCB) with circulant matrices over all nodes, in the order π."""
     num, num_filters = len(h), block.filter.num_filters
     t = torch.arange(num)
     parts = block.projection(h)[order].chunk(num_filters + 1, dim=1)
@@ -186,7 +186,7 @@ def dense_gcb(block: nn.Module, h: Tensor, order: Tensor) -> Tensor:
 
 
 def dense_serial(layer: nn.Module, block: str, x: Tensor, order: Tensor) -> Tensor:
-    """The paper's post-norm layer with its linear path past the gates."""
+    """The post-norm layer of the paper, with the linear path that bypasses the gates."""
     near = (
         torch.stack([x[EDGES[0][EDGES[1] == n]].mean(0) if (EDGES[1] == n).any() else 0 * x[0] for n in range(len(x))])
         if block == "lcb"
@@ -215,7 +215,7 @@ def test_serial_geco_is_the_dense_form(block, norm, residual):
 
 
 @each_block
-@pytest.mark.parametrize("in_dim", [3, 4])  # 4 is the width; then the GCB of the first layer reads the features, too.
+@pytest.mark.parametrize("in_dim", [3, 4])  # with 4 (the width), the first layer's GCB reads features too
 def test_gated_geco_is_the_dense_form(block, in_dim):
     model = geco(in_dim=in_dim, local=LocalOptions(block, "gate", "linear", "batch", num_heads=2), skip=True)
     x, ids = randn(5, in_dim), torch.tensor([40, 3, 17, 8, 25])
@@ -289,7 +289,7 @@ def test_a_gate_near_zero_leaves_the_local_layers():
     assert model.layers[1].gate.scale_D.grad.abs().min() > 0
 
 
-# The other models, over packed graphs.
+# Below: models over packed graphs.
 
 
 def two_graphs() -> Graphs:
@@ -352,10 +352,10 @@ def other(name: str, local: LocalOptions, **options) -> nn.Module:
 OTHERS = ["primphormer", "ppgt", "softmax", "performer"]
 
 
-@pytest.mark.parametrize("name", [*OTHERS, "geco-graphs"])  # Graphs whose nodes have an order, by their ids.
+@pytest.mark.parametrize("name", [*OTHERS, "geco-graphs"])  # GECO orders nodes by ids
 @pytest.mark.parametrize("join", ["gate", "top"])
 def test_a_graph_does_not_see_its_batch_mates(name, join):
-    model, graphs = other(name, LocalOptions("sage", join, "linear", "batch")), two_graphs()  # in evaluation
+    model, graphs = other(name, LocalOptions("sage", join, "linear", "batch")), two_graphs()  # in eval mode
     together = model(graphs)
     parts = [model(alone(graphs, b)) for b in range(2)]
     torch.testing.assert_close(together, torch.cat(parts), rtol=1e-9, atol=1e-9)
@@ -376,7 +376,7 @@ def test_the_other_models_follow_the_order_of_the_nodes(name, join):
 def test_without_global_layers_no_node_hears_one_that_it_is_not_joined_to(name, top_layers):
     local = LocalOptions("gcn", "top", "linear", "layer", top_layers=top_layers)
     model = geco(local=local) if name == "geco" else other(name, local)
-    x = randn(5, 3)  # node 4 has no edges
+    x = randn(5, 3)  # node 4 is isolated
     changed = x.clone()
     changed[4] += 1
     before, after = (
@@ -386,7 +386,7 @@ def test_without_global_layers_no_node_hears_one_that_it_is_not_joined_to(name, 
 
 
 def slow_hybrid(model: nn.Module, block: str, graphs: Graphs) -> Tensor:
-    """A Primphormer or a GECOGraphs whose local block joins by gate or top."""
+    """Slow version of a Primphormer or GECOGraphs whose local block is joined by a gate or on top."""
     h, e, _ = model.stem(graphs)
 
     def mixed(index: int) -> Tensor:
@@ -418,7 +418,7 @@ def test_hybrid_models_with_local_blocks_are_their_formula(name, join, block):
 @pytest.mark.parametrize("block", READS_EDGES)
 @pytest.mark.parametrize(("name", "join"), [("geco-graphs", "gate"), ("primphormer", "top")])
 def test_local_blocks_over_graphs_read_the_states_of_edges(name, join, block):
-    """Edges come in any order and have categories, of which the stems make states."""
+    """Edges may have any order. They have categories, which the stems turn into states."""
     graphs = replace(alone(two_graphs(), 0), edge_attr=torch.tensor([[0], [2], [1], [1], [0], [2]]))
     local = LocalOptions(block, join, "linear", "layer", num_heads=2)
     model = other(name, local, edge=Features(categories=(3,)), **HYBRIDS[name])

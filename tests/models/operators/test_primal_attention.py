@@ -1,4 +1,4 @@
-"""Primal attention: the slow formula, the kernel identities of the KSVD, invariances, the options and the bad inputs."""
+"""Tests primal attention: the formula, the kernel identities of the KSVD, invariances, options, and bad inputs."""
 
 import pytest
 import torch
@@ -22,7 +22,7 @@ def attention(width: int = 12, num_heads: int = 3, first: bool = True, **options
 
 
 def slow(layer: PrimalAttention, x_ND: Tensor) -> tuple[Tensor, Tensor]:
-    """The printed equations for one graph, with f_X as a matrix and a loop over heads."""
+    """The paper's equations for one graph, with f_X as a matrix and a loop over heads."""
     options = layer.options
     pooled_D = x_ND.mean(0) if options.pool == "mean" else x_ND.sum(0)
     f_SM = layer.common_SM.clone()
@@ -67,7 +67,8 @@ def test_the_packed_form_is_the_printed_one_graph_by_graph(options: dict) -> Non
 
 
 def test_j_over_a_batch_is_the_mean_over_its_nodes() -> None:
-    """Appendix D: mean over batch, heads and nodes of ½ (eᵀΛe + rᵀΛr), less the traces' mean over heads: graphs count by their nodes."""
+    """J (appendix D) is the mean of ½ (eᵀΛe + rᵀΛr) over batch, heads and nodes, minus the mean of the traces over heads. So the weight of a graph in J
+    is its number of nodes."""
     options, sizes = {"heads": "shared", "virtual_nodes": "running"}, (4, 1, 7)
     layer, x = attention(**options, score_terms="batch"), torch.randn(12, 12, dtype=torch.float64)
     per_graph = attention(**options)  # the same weights
@@ -144,12 +145,12 @@ def test_tiles_keep_the_input_of_the_attention_and_no_scores(monkeypatch: pytest
 
 
 def matrix(virtual: VirtualNode) -> torch.Tensor:
-    """f_X, [B, S, M]."""
+    """f_X as a tensor [B, S, M]."""
     return virtual.common_SM + virtual.shift_BS.unsqueeze(2)
 
 
 def test_primal_scores_equal_the_kernel_expansion() -> None:
-    """W_e = Σ_j f_Xᵀ h_j φ_k(x_j)ᵀ gives e(x) = Σ_j F_X h_j κ(x, x_j) with F_X = f_X f_Xᵀ, for any h."""
+    """For any h: if W_e = Σ_j f_Xᵀ h_j φ_k(x_j)ᵀ, then e(x) = Σ_j F_X h_j κ(x, x_j), where F_X = f_X f_Xᵀ."""
     torch.manual_seed(1)
     n, s, m, p = 9, 4, 6, 5
     phi_q, phi_k = (unit(torch.randn(n, 1, p, dtype=torch.float64)) for _ in range(2))
@@ -163,7 +164,7 @@ def test_primal_scores_equal_the_kernel_expansion() -> None:
 
 
 def test_the_singular_vectors_of_the_kernel_solve_the_ksvd() -> None:
-    """H_e, H_r = top singular vectors, F_X diagonal, Λ = (S F_X)⁻¹: both score equations hold and J = 0."""
+    """Let H_e and H_r be the top singular vectors, F_X a diagonal matrix, and Λ = (S F_X)⁻¹. Then both score equations hold, and J = 0."""
     torch.manual_seed(2)
     n, s = 20, 4
     layer = attention(8, 1, num_virtual=s, score_terms="sum", multiplier="plain", virtual_nodes="none")
@@ -257,12 +258,12 @@ def test_empty_graphs_and_single_nodes(sizes: tuple[int, ...]) -> None:
 
 def test_the_mean_of_the_batch_does_not_count_empty_graphs() -> None:
     layer, x = attention(), torch.randn(3, 12, dtype=torch.float64)
-    # One graph and three graphs give batched products of different shapes.
+    # Batched products have other shapes for one graph than for three graphs.
     torch.testing.assert_close(layer(x, batch_of(3)).loss, layer(x, batch_of(0, 3, 0)).loss, rtol=1e-12, atol=1e-13)
 
 
 def test_time_and_memory_are_linear_in_the_nodes() -> None:
-    """The tensors that autograd keeps grow in proportion to n. None has n² entries, or n times the entries of f_X."""
+    """The size of the tensors that autograd keeps is proportional to n. No tensor has n² entries, or n times the number of entries of f_X."""
 
     def kept(n: int) -> int:
         sizes: list[int] = []

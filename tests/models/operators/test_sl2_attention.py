@@ -1,4 +1,4 @@
-"""sL2 attention with and without URPE is compared with its formula (E7)."""
+"""Compares sL2 attention, with and without URPE, with its formula (E7)."""
 
 import math
 from itertools import product
@@ -28,7 +28,7 @@ def inputs(seed=0, requires_grad=True):
 
 
 def reference(q, k, v, p, weight, bias, mask, phi_offset=0.0, qk_scale=None, kept=1.0):
-    """Query by query, from distances."""
+    """Computes the attention one query at a time, from distances."""
     maps = p @ weight.T + bias
     out = torch.zeros_like(q)
     places = q.shape[2]
@@ -77,7 +77,7 @@ def test_urpe_and_its_gradients(block_scores, phi_offset, qk_scale, memory):
     torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-13)
     weight = torch.randn_like(expected)
     theirs = torch.autograd.grad((expected * weight).sum(), tensors)
-    for _ in range(2):  # what is kept stays as it is
+    for _ in range(2):  # the second pass reads the same kept tensors
         mine = torch.autograd.grad((got * weight).sum(), tensors, retain_graph=True)
         for one, other in zip(mine, theirs, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)
@@ -87,7 +87,7 @@ def test_urpe_and_its_gradients(block_scores, phi_offset, qk_scale, memory):
 @pytest.mark.parametrize("block_scores", [20, None])
 def test_dropout_is_the_same_in_both_passes(block_scores, memory):
     tensors, mask = inputs()
-    # With as many positions as channels and the identity as values, the output is the attention.
+    # There are as many positions as channels, and the values are the identity matrix. So the output is the attention matrix.
     q, k, v = (t[:, :, :D].detach().requires_grad_() for t in tensors[:3])
     p, weight, bias = tensors[3][:, :D, :D].detach().requires_grad_(), *tensors[4:]
     mask = mask[:, :D]
@@ -116,7 +116,7 @@ def test_dropout_is_the_same_in_both_passes(block_scores, memory):
 def test_masks_do_not_depend_on_the_blocks(memory):
     tensors, mask = inputs()
     results = []
-    # Chunk sizes: one query, some queries, one graph, two graphs, all.
+    # Block sizes: one query, some queries, one graph, two graphs, all graphs.
     for block_scores in (1, 20, H * N * N, 2 * H * N * N, None):
         torch.manual_seed(3)
         options = {"dropout": 0.4, "block_scores": block_scores, "pair_memory": memory}
@@ -136,7 +136,7 @@ def test_padding_has_no_say_and_no_nan():
     p = p.masked_fill(~(mask[:, :, None] & mask[:, None])[..., None], 77.0)
     other = sl2_urpe_attention(q, k, v, p, weight, bias, mask)
     real = mask[:, None, :, None].expand_as(got)
-    # The bits may differ: the clones have another layout, for which MKL chooses another kernel on some CPUs.
+    # Bits may differ: the clones have another memory layout, and on some CPUs MKL then uses another kernel.
     torch.testing.assert_close(got[real], other[real], rtol=1e-12, atol=1e-13)
     nothing = sl2_urpe_attention(*tensors, torch.zeros_like(mask))
     assert nothing.isfinite().all()

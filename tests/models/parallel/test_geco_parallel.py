@@ -1,4 +1,4 @@
-"""GECO with the rows of the graph over 1, 2 and 4 real processes has the outputs and gradients of one process, in float64."""
+"""The rows of a graph are divided among 1, 2 or 4 real processes. GECO then has the same outputs and gradients as in one process, in float64."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,7 +29,7 @@ class Case:
     options: dict[str, Any] = field(default_factory=dict)
     symmetric: bool = False
     weighted: bool = False
-    lopsided: bool = False  # of more than two workers, the first and the last have empty shards
+    lopsided: bool = False  # with more than two workers, the first and the last have no rows
 
 
 CASES = {
@@ -76,7 +76,7 @@ def build(case: Case) -> GECO:
     torch.manual_seed(1)
     options = {"width": 6, "num_layers": 3, "dropout": 0.0, "filter": SMALL, **case.options}
     model = GECO(GECOConfig(in_dim=5, out_dim=3, seed=5, **options)).double()
-    with torch.no_grad():  # norms and biases away from their neutral start, so that tests see them
+    with torch.no_grad():  # at their initial values, norms and biases have no effect
         for parameter in model.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
     return model
@@ -84,7 +84,7 @@ def build(case: Case) -> GECO:
 
 @dataclass(frozen=True)
 class Problem:
-    """A graph with directed edges, self-loops, multi-edges and isolated nodes; all numbers are float64."""
+    """A directed graph with self-loops, parallel edges and isolated nodes. All numbers are float64."""
 
     indptr: torch.Tensor
     indices: torch.Tensor
@@ -121,7 +121,7 @@ def problem(case: Case) -> Problem:
 
 
 def outcome(model: GECO, x: torch.Tensor, y: torch.Tensor, target: torch.Tensor) -> dict[str, torch.Tensor]:
-    """The outputs and gradients. The loss is a sum over rows, so the workers' parts add up."""
+    """Computes outputs and gradients. The loss is a sum over rows, so the total is the sum of the workers' losses."""
     ((y - target).square() * torch.linspace(0.5, 1, 3, dtype=y.dtype)).sum().backward()
     assert x.grad is not None
     grads = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
@@ -175,7 +175,7 @@ def results() -> dict[int, list[Any]]:
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("name", list(CASES))
 def test_outputs_and_gradients_equal_one_process(results, name, size):
-    # With dropout, compared with one process that draws like the workers.
+    # Cases with dropout are compared with a group of one worker, which draws the same random numbers.
     expected = results[1][0][name] if name.startswith("dropout") else one_process(CASES[name])
     check_parts([by_case[name] for by_case in results[size]], expected)
 
@@ -189,25 +189,27 @@ def test_bytes_sent_are_those_of_the_formula(results, name, size):
     case = CASES[name]
     config = build(case).config
     there = 2 if config.recompute else 1
-    # Two of the five layers on top of the local layers have a global block; all of them propagate the model's width.
+    # After the local layers come five layers. Two of them have a global block. All five propagate as many channels as the model's width.
     num_layers, num_global = (5, 2) if name == "sage in front" else (config.num_layers, config.num_layers)
     parameters = sum(p.numel() for p in build(case).parameters())
     for rank in range(size):
         counted = results[size][rank][name]
         rows, channels = Shards.even(case.num_nodes, size).sizes, Shards.even(config.width, size).sizes
-        # Before the convolutions K + 1 groups of the peers' channels of own rows, after it own channels of the peers' rows.
+        # Before the convolutions a worker sends its rows of other workers' channels (K + 1 groups). After them it sends its
+        # channels of other workers' rows.
         before = rows[rank] * (config.order + 1) * (config.width - channels[rank])
         after = (case.num_nodes - rows[rank]) * channels[rank]
         # The backward pass sends the same blocks in the opposite direction.
         back = (case.num_nodes - rows[rank]) * (config.order + 1) * channels[rank]
         back += rows[rank] * (config.width - channels[rank])
         assert counted["sent"].get("sequences", 0) == 8 * num_global * (there * (before + after) + back)
-        # The degrees' products come once, with one channel; the out-degrees' go the other way.
+        # Degrees take one more product, with one channel. The product for out-degrees sends in the opposite direction.
         halo = num_layers * config.hops * config.width * (there * counted["halo_sent"] + counted["halo_received"])
         degrees = counted["halo_sent"] + (counted["halo_received"] if config.propagation == "sym" else 0)
         assert counted["sent"].get("halo", 0) == 8 * (halo + degrees)
         assert counted["sent"].get("gradients", 0) == 2 * (size - 1) * 8 * parameters // size
-        # And the published formula, which leaves out the degrees and which parameters have a gradient at all, a byte each.
+        # The documented formula leaves out the degrees. It also leaves out the plan, which has one byte per parameter: whether
+        # the parameter has a gradient.
         shards = Shards.even(case.num_nodes, size)
         predicted = sent_bytes(config, shards, rank, counted["halo_sent"], counted["halo_received"], element_size=8)
         planned = counted["sent"].get("plan", 0)
@@ -215,7 +217,7 @@ def test_bytes_sent_are_those_of_the_formula(results, name, size):
         assert sum(predicted.values()) == sum(counted["sent"].values()) - 8 * degrees - planned
 
 
-@pytest.mark.parametrize("num", [11, 67])  # 67 is padded
+@pytest.mark.parametrize("num", [11, 67])  # transforms of length 67 are padded
 @pytest.mark.parametrize("trainable", [True, False])
 @pytest.mark.parametrize("skip", [True, False])
 @pytest.mark.parametrize("scale", ["none", "length"])

@@ -1,4 +1,4 @@
-"""Primphormer's and Performer's global terms over 1, 2 and 4 real processes: values and gradients of one process, in float64."""
+"""The global terms of Primphormer and Performer have the same values and gradients in 1, 2 and 4 real processes as in one process, in float64."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ PRIMAL = {
     "sums": PrimalOptions(num_virtual=5, num_scores=4, pool="sum", score_terms="sum", multiplier="plain"),
     "no virtual node": PrimalOptions(num_virtual=3, virtual_nodes="none"),
 }
-NODES = (29, 3, 1)  # With 3 rows and with 1 row, some workers have none.
+NODES = (29, 3, 1)  # with 3 rows or 1 row, some of 4 workers have none
 KEYS = {"all": 23, "few": 2, "masked": 12}
 
 
@@ -33,7 +33,7 @@ def primal(options: PrimalOptions) -> PrimalAttention:
 
 
 def primal_outcome(name: str, num_nodes: int, peers: Peers | None) -> dict[str, torch.Tensor]:
-    """The outcome with a loss that contains J², as Primphormer's objective does. Every worker knows J, so each takes 1 / W of it."""
+    """Computes outputs and gradients. Like Primphormer's objective, the loss contains J². Every one of the W workers knows J, so each adds J² / W."""
     model, x, target = primal(PRIMAL[name]), randn(1, num_nodes, 6), randn(2, num_nodes, 6)
     graphs: Any = Graphs(torch.tensor([0, num_nodes]), torch.zeros(2, 0, dtype=torch.int64), x=x)
     share = 1.0
@@ -54,7 +54,7 @@ def primal_outcome(name: str, num_nodes: int, peers: Peers | None) -> dict[str, 
 def favor_outcome(name: str, peers: Peers | None) -> dict[str, torch.Tensor]:
     tokens = KEYS[name]
     q, k, v, target = (randn(seed, 1, 2, tokens, 4) for seed in range(4))
-    k = 3 * k  # Exponents that differ so much that the shift has an effect.
+    k = 3 * k  # exponents differ so much that the shift matters
     mask = torch.arange(tokens).remainder(3).unsqueeze(0) > 0 if name == "masked" else None
     projection = draw_projection(8, 4, torch.Generator().manual_seed(0), torch.float64)
     rows = slice(None) if peers is None else slice(*Shards.even(tokens, peers.size).range(peers.rank))
@@ -103,7 +103,7 @@ def test_favor_attention_equals_one_process(results, name, size):
 
 
 def uneven_gradients(peers: Peers) -> list[torch.Tensor]:
-    """Summed gradients of three parameters: one that only the first worker uses, one that only the last uses, and one that no worker uses."""
+    """The sums of the gradients of three parameters. Only the first worker uses the first parameter, only the last worker the second, and nobody the third."""
     first, second, nobody = (torch.nn.Parameter(torch.zeros(2)) for _ in range(3))
     if peers.rank == 0:
         first.grad = torch.ones(2)

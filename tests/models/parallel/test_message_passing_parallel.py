@@ -1,4 +1,4 @@
-"""GraphSAGE, GCN and GAT with the rows of the graph over 1, 2 and 4 real processes have the outputs and gradients of one process, in float64."""
+"""The rows of a graph are divided among 1, 2 or 4 real processes. GraphSAGE, GCN and GAT then have the same outputs and gradients as in one process."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -27,7 +27,7 @@ CLASSIC = {"in_dim": IN, "out_dim": OUT, "width": 6, "norm": "layer", "seed": 5}
 class Case:
     config: MessagePassingConfig
     num_nodes: int = 37
-    lopsided: bool = False  # of more than two workers, the first and the last have empty shards
+    lopsided: bool = False  # with more than two workers, the first and the last have no rows
 
 
 def plain(config: type[MessagePassingConfig], **options: Any) -> MessagePassingConfig:
@@ -52,14 +52,14 @@ CASES = {
 def build(case: Case) -> MessagePassing:
     torch.manual_seed(1)
     model = MessagePassing(case.config).double()
-    with torch.no_grad():  # norms and biases away from their neutral start, so that tests see them
+    with torch.no_grad():  # at their initial values, norms and biases have no effect
         for parameter in model.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
     return model
 
 
 def problem(case: Case) -> tuple[Tensor, Tensor, Tensor]:
-    """(edges [2, E] by destination, features, targets): directed, with self-loops, multi-edges and a node without edges."""
+    """Returns (edges [2, E] sorted by destination, features, targets). The graph is directed, with self-loops, parallel edges and an isolated node."""
     n, generator = case.num_nodes, torch.Generator().manual_seed(2)
     edges = torch.randint(0, n - 1, (2, 4 * n), generator=generator)
     edges = torch.cat([edges, edges[:, :n]], dim=1)
@@ -69,7 +69,7 @@ def problem(case: Case) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def outcome(model: MessagePassing, graphs: Graphs | ShardedGraph, target: Tensor) -> dict[str, Any]:
-    """The outputs and gradients. The loss is a sum over rows, so the workers' parts add up."""
+    """Computes outputs and gradients. The loss is a sum over rows, so the total is the sum of the workers' losses."""
     assert graphs.x is not None
     y = model(graphs, epoch=3)
     (y - target).square().sum().backward()
@@ -119,7 +119,7 @@ def results() -> dict[int, list[Any]]:
 @pytest.mark.parametrize("name", list(CASES))
 @pytest.mark.long
 def test_outputs_and_gradients_equal_one_process(results, name, size):
-    # With dropout, compared with one process that draws like the workers.
+    # Cases with dropout are compared with a group of one worker, which draws the same random numbers.
     expected = results[1][0][name] if name.startswith("dropout") else one_process(CASES[name])
     check_parts([by_case[name] for by_case in results[size]], expected)
 
@@ -140,7 +140,7 @@ def test_bytes_sent_are_those_of_the_formula(results, name, size):
         predicted = sent_bytes(
             case.config, Shards.even(case.num_nodes, size), rank, *sharded_run["halo"], element_size=8
         )
-        degrees = 0 if name == "gat" else 8 * sharded_run["halo"][0]  # once, with one channel
+        degrees = 0 if name == "gat" else 8 * sharded_run["halo"][0]  # degrees are sent once, as one channel
         assert predicted["sequences"] == 0
         assert sharded_run["sent"].get("halo", 0) == predicted["halo"] + degrees
         assert sharded_run["sent"].get("gradients", 0) == predicted["gradients"]

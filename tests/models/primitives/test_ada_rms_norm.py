@@ -1,4 +1,4 @@
-"""AdaRMSN is compared with its formula and with its limits, RMSNorm and the identity (E8)."""
+"""Compares AdaRMSN with its formula and with its two limits, RMSNorm and the identity (E8)."""
 
 import torch
 

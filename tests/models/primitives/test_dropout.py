@@ -1,4 +1,4 @@
-"""Dropout keeps the mean, drops with the given rate and without a pattern, and depends only on the seed."""
+"""Dropout keeps the mean, drops elements at the given rate, shows no pattern, and depends only on the seed."""
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ def test_rate_mean_and_independence(p):
     error = 5 * (p * (1 - p) / num) ** 0.5
     assert abs(float(kept.mean()) - (1 - p)) < error
     torch.testing.assert_close(y[y != 0], torch.full((int(kept.sum()),), 1 / (1 - p)), rtol=1e-4, atol=0)
-    # Elements at distances 1 to 4 come from one 64-bit word or the next; each position within a word has the same rate.
+    # Elements at distances 1 to 4 share a 64-bit word or are in neighboring words. No position in a word is dropped more often.
     for lag in (1, 2, 3, 4):
         centred = kept - kept.mean()
         assert abs(float((centred[lag:] * centred[:-lag]).mean())) < 5 * p * (1 - p) / num**0.5

@@ -1,4 +1,4 @@
-"""Packed graphs, their padded view, feature encoders and pooling are compared with loops over graphs."""
+"""Compares packed graphs, their padded form, feature encoders and pooling with loops over graphs."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ from graphmill.models.primitives.graphs import Graphs
 
 @pytest.fixture
 def graphs() -> Graphs:
-    """A triangle with one directed edge twice, an empty graph, a single node with a self-loop, a path of two."""
+    """Four graphs: a triangle with one repeated directed edge, a graph without nodes, one node with a self-loop, and a path of two nodes."""
     edge_index = torch.tensor([[0, 1, 0, 0, 3, 4], [1, 2, 1, 2, 3, 5]])
     return Graphs(torch.tensor([0, 3, 3, 4, 6]), edge_index, x=torch.arange(12.0).view(6, 2))
 
@@ -54,7 +54,7 @@ def test_pooling(graphs, pool):
     for b, (start, stop) in enumerate([(0, 3), (3, 3), (3, 4), (4, 6)]):
         rows = graphs.x[start:stop]
         want = {"sum": rows.sum(0), "mean": rows.mean(0), "max": rows.amax(0) if len(rows) else rows.sum(0)}[pool]
-        # A mean may be computed by a division or by a product with the reciprocal.
+        # Not exactly equal: a mean may be a division or a product with the reciprocal.
         torch.testing.assert_close(pooled[b], want if len(rows) else torch.zeros(2))
 
 

@@ -1,4 +1,4 @@
-"""The order is a permutation, a function of ids alone, and equals a plain SplitMix64."""
+"""The order of nodes is a permutation, depends only on ids and seeds, and equals a plain implementation of SplitMix64."""
 
 import torch
 
@@ -15,7 +15,7 @@ def splitmix(state):
 
 
 def test_equals_unsigned_splitmix_in_python():
-    # The published first outputs of SplitMix64 for state 0.
+    # The published first outputs of SplitMix64 for the state 0.
     assert splitmix(0) == 0xE220A8397B1DCDAF
     node_id = torch.tensor([0, 1, 2, 3, 10**12, 2**62, 77, 5])
     key = splitmix(splitmix(splitmix(9) ^ 4) ^ 2)
@@ -30,7 +30,7 @@ def test_is_a_permutation_that_depends_on_each_of_seed_epoch_and_layer():
     assert torch.equal(base.sort().values, node_id)
     others = [node_order(node_id, 1), node_order(node_id, 0, epoch=1), node_order(node_id, 0, layer=1)]
     for order in [*others, node_id]:
-        assert (order == base).float().mean() < 0.02  # as two independent orders: one agreement expected
+        assert (order == base).float().mean() < 0.02  # independent orders agree at about one position
     assert torch.equal(base[Order.of(base).inverse_N], node_id)
 
 
@@ -44,7 +44,7 @@ def test_relative_order_survives_any_batching():
 
 
 def test_looks_uniform():
-    # Each id's mean position over 400 seeds is near the middle: 5 standard errors of a uniform position.
+    # Over 400 seeds, the mean position of each id is within 5 standard errors of the middle, as for uniform positions.
     node_id = torch.arange(50)
     positions = torch.stack([Order.of(node_order(node_id, seed)).inverse_N for seed in range(400)]).double()
     standard_error = (50**2 / 12) ** 0.5 / 400**0.5

@@ -1,17 +1,17 @@
-"""Propagation is compared with dense matrices: values, gradients, all kernels, and refused inputs."""
+"""Compares propagation with products of dense matrices: values and gradients of all kernels. Also tests refused inputs."""
 
 import pytest
 import torch
 
 from graphmill.models.primitives.propagation import Adjacency, sum_rows_bag, sum_rows_csr
 
-# Directed, 6 nodes: a self loop (2→2), a multi-edge (0→1 twice), node 4 without any edge, node 5 only a source.
+# A directed graph of 6 nodes: a self-loop (2→2), a repeated edge (0→1), an isolated node 4, and node 5 without in-edges.
 EDGES = [(0, 1), (0, 1), (1, 0), (2, 2), (2, 0), (3, 2), (1, 3), (5, 3), (5, 0)]
 NUM_NODES = 6
 
 
 def csc(edges, num_nodes, dtype=torch.int64):
-    """indptr, indices, and the position of each edge in the lists."""
+    """Returns indptr, indices, and for each edge its position in the lists."""
     order = sorted(range(len(edges)), key=lambda e: (edges[e][1], edges[e][0]))
     indices = torch.tensor([edges[e][0] for e in order], dtype=dtype)
     counts = torch.bincount(torch.tensor([d for _, d in edges], dtype=torch.int64), minlength=num_nodes)
@@ -19,7 +19,7 @@ def csc(edges, num_nodes, dtype=torch.int64):
 
 
 def dense(edges, weights, num_nodes, normalisation, degree=None):
-    """Â as a float64 matrix by its definition. `degree` replaces the sums of weights."""
+    """The matrix Â in float64, computed by its definition. If `degree` is given, it is used instead of the sums of weights."""
     a = torch.zeros(num_nodes, num_nodes, dtype=torch.float64)
     for (source, target), weight in zip(edges, weights, strict=True):
         a[target, source] += weight
@@ -72,7 +72,7 @@ def test_equals_the_dense_matrix_forward_and_backward(normalisation, weighted, i
 
     torch.testing.assert_close(y, matrix @ x, rtol=1e-13, atol=1e-13)
     torch.testing.assert_close(grad, matrix.t() @ upstream, rtol=1e-13, atol=1e-13)
-    for alone in (4, 5):  # A graph without edges, and a graph whose node is only a source.
+    for alone in (4, 5):  # node 4 has no edges; node 5 has only an out-edge
         assert torch.equal(y[alone], x[alone].detach() if normalisation == "gcn" else torch.zeros_like(y[alone]))
 
 

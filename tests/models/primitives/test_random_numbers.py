@@ -1,4 +1,5 @@
-"""Random numbers by key and element equal SplitMix64's, for any start of a range, without a pattern, and also on a pretended GPU."""
+"""Random numbers depend on a key and an element's index, and equal SplitMix64's. A range may start anywhere. Numbers show no pattern. A pretended GPU gives the
+same."""
 
 import pytest
 import torch
@@ -24,7 +25,7 @@ def test_words_are_splitmix64():
     state = mix_int(key)
     expected = [signed(mix_int((state + GOLDEN * (start + i - 1)) % (1 << 64))) for i in range(6)]
     assert words(key, start, 6).tolist() == expected
-    long = words(key, 0, 40_000)  # more than a block
+    long = words(key, 0, 40_000)  # longer than one block
     assert torch.equal(words(key, 16_380, 10), long[16_380:16_390])
     assert torch.unique(long).numel() == 40_000
     assert words(key, 3, 0).shape == (0,)

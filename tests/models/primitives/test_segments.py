@@ -1,4 +1,5 @@
-"""Sums per group and spreading: values equal a loop's, gradients agree, and empty groups and determinism are tested."""
+"""Tests sums per group, and spreading a group's value to its members. Values equal a loop, gradients agree; groups may be empty, and results are
+deterministic."""
 
 import pytest
 import torch
@@ -39,7 +40,7 @@ def test_sorted_groups_take_their_bounds_as_given() -> None:
 
 @pytest.mark.parametrize("is_sorted", [True, False])
 def test_carrying_is_a_weighted_sum_of_what_is_spread(is_sorted: bool, monkeypatch) -> None:
-    monkeypatch.setattr(segments, "_BLOCK", 4)  # the gradient of weights takes several blocks
+    monkeypatch.setattr(segments, "_BLOCK", 4)  # so the gradient of weights needs several blocks
     group = torch.tensor([0, 0, 2, 2, 2, 3])
     to = Grouping(group, 5, ptr=torch.tensor([0, 2, 2, 5, 6, 6])) if is_sorted else Grouping(group.flip(0), 5)
     source = Grouping(GROUP, 5)
@@ -59,7 +60,7 @@ def test_carrying_in_half_precision_adds_in_single() -> None:
     assert total.flatten().tolist() == [2048.0, 2048.0]
     total.sum().backward()
     assert values.grad.item() == 4096
-    wide = source.carry(values, torch.ones(4096, 1), to)  # attention weights under autocast
+    wide = source.carry(values, torch.ones(4096, 1), to)  # float32 weights, as under autocast
     assert wide.dtype == torch.float32
 
 
@@ -86,7 +87,7 @@ def test_nothing_to_sum_and_no_group() -> None:
 def test_half_precision_adds_in_single() -> None:
     rows = torch.full((4096, 1), 1.0, dtype=torch.bfloat16)
     grouping = Grouping(torch.arange(4096) % 2, 2)
-    assert grouping.sum(rows).tolist() == [[2048.0], [2048.0]]  # a bfloat16 sum of ones stops at 256
+    assert grouping.sum(rows).tolist() == [[2048.0], [2048.0]]  # a running bfloat16 sum of ones would stop at 256
 
 
 def test_a_group_out_of_range_is_refused() -> None:

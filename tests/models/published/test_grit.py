@@ -1,4 +1,4 @@
-"""A state dict with the released GRIT's names and shapes becomes our model, which computes the same numbers."""
+"""Converts a state dict with the names and shapes of the released GRIT. Our model with the converted weights computes the same numbers."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ from tests.recipe_options import options_of
 
 
 def released_state(width: int, heads: int, layers: int, steps: int, head: str = "san") -> dict[str, torch.Tensor]:
-    """Random tensors under the released names."""
+    """A state dict of random tensors with the released names."""
     torch.manual_seed(0)
     c = width // heads
     shapes: dict[str, tuple[int, ...]] = {

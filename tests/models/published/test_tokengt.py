@@ -1,4 +1,4 @@
-"""The mapping of names from the released TokenGT, tested on state dicts of its shapes."""
+"""Tests the mapping of names from the released TokenGT to ours, with state dicts of the released shapes."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ FEATURE = "encoder.graph_encoder.graph_feature."
 
 
 def published_state(width=768, num_layers=12, identifier="lap_encoder", identifier_dim=16, types=True, device=None):
-    """A state dict with the released model's names and shapes."""
+    """A state dict with the names and shapes of the released model."""
     shapes = {
         FEATURE + "atom_encoder.weight": (4608, width),
         FEATURE + "edge_encoder.weight": (1536, width),
@@ -104,7 +104,7 @@ def test_what_does_not_match_is_named():
 
 
 def test_features_read_the_rows_that_the_released_code_reads():
-    """The released wrapper adds 1 + 512 f to the category of column f (counted from 0), and its collator adds 1: row c + 512 f + 2."""
+    """For category c of column f (counted from 0), the released wrapper adds 1 + 512 f and its collator adds 1. So the row is c + 512 f + 2."""
     state = {name: tensor.double() for name, tensor in published_state(width=16, num_layers=1).items()}
     config, weights = convert(state, num_heads=4)
     embedding = TokenGT(config).double().embedding

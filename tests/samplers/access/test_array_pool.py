@@ -1,4 +1,4 @@
-"""The pool reuses an array only if no other object refers to it."""
+"""The pool reuses the memory of an array only when no other object refers to it."""
 
 import copy
 import gc
@@ -37,7 +37,7 @@ def test_memory_comes_back_when_the_last_view_is_gone():
     assert (tensor == 7).all()
     del tensor
     assert pool.idle_bytes == 2 * _MB
-    assert _address(pool.empty((_MB // 2,), np.float32)) == address  # same size, other shape and dtype
+    assert _address(pool.empty((_MB // 2,), np.float32)) == address  # other shape and dtype, same size
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.int64])
@@ -83,7 +83,7 @@ def test_idle_memory_is_bounded():
 
 
 def test_what_comes_back_at_once_is_bounded_at_once():
-    """The memory bound also holds between calls, not only at the next call."""
+    """If many arrays are released at once, the pool frees memory above its bound at once, not only at the next call."""
     pool = ArrayPool(max_idle_bytes=3 * _MB)
     arrays = [pool.empty((2 * _MB,), np.uint8) for _ in range(20)]
     blocks = [weakref.ref(_block_of(array)) for array in arrays]
@@ -102,7 +102,7 @@ def test_a_pool_travels_empty():
     pool = ArrayPool(max_idle_bytes=5 * _MB)
     array = pool.empty((2 * _MB,), np.uint8)
     del array
-    other = copy.deepcopy(pool)  # as pickle does it
+    other = copy.deepcopy(pool)  # copies like pickle
     assert other.idle_bytes == 0
     arrays = [other.empty((_MB,), np.uint8) for _ in range(8)]
     del arrays
@@ -140,9 +140,9 @@ def test_an_array_outlives_its_pool():
     platform.libc_ver()[0] != "glibc", reason="what is tested is glibc's allocator, this C library is another"
 )
 def test_freed_memory_stays_with_the_process():
-    """Twenty megabytes in small arrays are allocated and freed repeatedly.
+    """Allocates and frees twenty megabytes of small arrays, repeatedly.
 
-    Without the kept memory each round costs about 5,000 page faults.
+    If freed memory went back to the system, each round would take about 5,000 page faults.
     """
     code = """
 import resource

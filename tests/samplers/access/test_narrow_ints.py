@@ -1,4 +1,4 @@
-"""Integers travel, and are counted, in the narrowest type that holds them."""
+"""Integers travel in the narrowest type that holds all values. Counts of bytes use the same type."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The replies of one owner: ids, errors, and both ways to return induced edges."""
+"""Tests the replies of one owner: ids, errors, and both algorithms for induced edges."""
 
 from contextlib import suppress
 
@@ -109,7 +109,7 @@ def test_the_map_and_the_hash_induce_the_same_edges(
         lambda *arguments: used.append("map") or induced_edges_by_map(*arguments),
     )
     answers = []
-    for num_nodes in (200, 10**6):  # far fewer members than nodes: by hash
+    for num_nodes in (200, 10**6):  # 10**6: few members among many nodes, so a hash table is used
         owner = PartitionOwner(owners[0]._partition, num_nodes)
         lists = owner.answer(InducedEdges(member, columns=("id",)))
         assert isinstance(lists, NeighborLists)
@@ -121,7 +121,7 @@ def test_the_map_and_the_hash_induce_the_same_edges(
 
 
 def test_replies_hold_no_view_of_the_partition(owners: list[PartitionOwner]) -> None:
-    """A user may write to a batch, but this must not write to the mapped file."""
+    """A user may write to the arrays of a batch. This must not change the mapped files."""
     node = np.arange(10)
     for request in (
         FetchRows(node, split_set=0),
@@ -205,7 +205,8 @@ JUNK = st.one_of(
 
 @given(st.data())
 def test_lists_that_change_after_they_were_opened_are_refused_or_harmless(data: st.DataObject) -> None:
-    """Changed files cannot make a loop leave its arrays: neighbor ids are checked, and lists have the reported lengths."""
+    """If files change after they were opened, no loop reads or writes outside its arrays. Neighbor ids are checked, and lists have the lengths that were
+    reported."""
     generator = np.random.default_rng(0)
     indptr = np.append(0, np.cumsum(generator.integers(0, 6, NUM_NODES)))
     dtype = data.draw(st.sampled_from([np.int32, np.int64]))
@@ -237,7 +238,7 @@ def test_ids_and_offsets_of_no_node_are_refused(request_of_all: Request, junk: i
     offsets = Partition(0, 0, NUM_NODES, indptr + junk, everywhere, _NODE, indptr + junk, everywhere)
     if isinstance(request_of_all, InducedEdges) and not len(request_of_all.member):
         return
-    if not isinstance(request_of_all, InducedSubgraphs):  # they look ids up, and find none
+    if not isinstance(request_of_all, InducedSubgraphs):  # InducedSubgraphs ignores unknown ids
         with pytest.raises(FormatError, match="partition 0: expected the lists"):
             PartitionOwner(ids, NUM_NODES).answer(request_of_all)
     with pytest.raises(FormatError, match="partition 0: expected the lists"):

@@ -1,4 +1,4 @@
-"""Requests split by owner and replies merged equal the replies of a single owner."""
+"""A router splits requests by owner and merges the replies. The result equals the reply of a single owner."""
 
 from pathlib import Path
 
@@ -61,9 +61,9 @@ def test_rows_and_lists_come_in_the_order_asked_for(graph: StoredGraph, node: li
     asked=st.lists(st.integers(-3, 80), max_size=30),
 )
 def test_stored_ids_of_permanent_ones(gaps: list[int], parts: list[int], asked: list[int]) -> None:
-    """Compared with a dict, for any partitions. Every owner gets one request with the ids."""
+    """`find_nodes` is compared with a dict, for any partitions. Every owner gets one request with all ids."""
     permanent = (np.cumsum(gaps) - 2).tolist()
-    assignment = np.unique(parts[: len(gaps)], return_inverse=True)[1].tolist()  # no partition empty
+    assignment = np.unique(parts[: len(gaps)], return_inverse=True)[1].tolist()  # no empty partition
     manifest, owners = counting_owners(MemoryGraph(len(gaps), [], permanent_id=permanent), assignment)
     router = Router(manifest, owners)
     everything = router.list_chunk(0, 0, 1)

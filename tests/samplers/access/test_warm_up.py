@@ -1,4 +1,4 @@
-"""The warm-up compiles the loops that replies need, and requests nothing that the graph lacks."""
+"""The warm-up compiles all loops that replies need. It does not request columns that the graph does not store."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Roots by locality groups: shares of a step, the same for all partitionings."""
+"""With roots by locality groups, each position of a step gets a share of the groups. The shares are the same for all partitionings."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ def ingested(url: str, num_nodes: int = 3000, **options: object) -> Router:
 
 @pytest.fixture(scope="module")
 def routers(tmp_path_factory) -> dict[int, Router]:
-    """The same graph and groups in 1 and 4 partitions."""
+    """Routers of the same graph with the same groups, in 1 and in 4 partitions."""
     folder = tmp_path_factory.mktemp("groups")
     return {count: ingested(str(folder / str(count)), num_partitions=count) for count in (1, 4)}
 
@@ -45,7 +45,7 @@ def test_each_position_has_its_share_of_the_groups(routers, num_ranks):
     router = routers[4]
     group = groups_by_id(router)
     roots = router.list_split(0, SPLIT_TRAIN).original_id.tolist()
-    in_order = sorted(roots, key=lambda root: (group[root], root))  # what a share is, by definition
+    in_order = sorted(roots, key=lambda root: (group[root], root))  # shares are ranges of this order
     for epoch in (0, 5):
         batches = epoch_of(router, BY_GROUPS, num_ranks, epoch)
         for position in range(num_ranks):
@@ -60,7 +60,7 @@ def test_partitions_change_no_batch(routers):
     assert epoch_of(routers[1], BY_GROUPS, 4, 2) == epoch_of(routers[4], BY_GROUPS, 4, 2)
     hashes = {RootBatches(router, BY_GROUPS, 4).content_hash for router in routers.values()}
     assert len(hashes) == 1
-    assert RootBatches(routers[4], NeighborOptions(), 4).content_hash not in hashes  # the groups are part of the data
+    assert RootBatches(routers[4], NeighborOptions(), 4).content_hash not in hashes  # the hash includes the groups
 
 
 def test_other_groups_are_other_data(routers, tmp_path):

@@ -1,4 +1,4 @@
-"""The nodes that are roots, for each way to choose them."""
+"""Tests which nodes are roots, for each way to choose roots."""
 
 from dataclasses import replace
 
@@ -53,12 +53,12 @@ def test_content_hash_tells_graphs_and_roots_apart_and_not_partitions(tmp_path):
     whole = {key: Roots(router, 0, None).content_hash for key, router in routers.items()}
     assert whole[1, 1] == whole[1, 3] != whole[2, 1]
     given = {ids: Roots(routers[1, 1], 0, None, np.array(ids)).content_hash for ids in ((5, 7), (7, 5), (7,))}
-    assert given[5, 7] == given[7, 5]  # a set: its order changes no batch
+    assert given[5, 7] == given[7, 5]  # the order of given ids does not matter
     assert len({whole[1, 1], given[5, 7], given[7,]}) == 3
 
 
 def test_content_hash_of_graphs_without_splits(tmp_path):
-    """The hash covers ids, labels and the number of nodes, also without a split set."""
+    """Without a split set, the hash still depends on ids, labels and the number of nodes."""
     graph = ListedGraph(4, [(0, 1)], label=[0, 1, 0, 1])
     others = [
         graph,

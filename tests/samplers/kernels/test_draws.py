@@ -28,7 +28,7 @@ def draw(way: str, key: int, degree: int, take: int, first: int = 0) -> list[int
     elif way == "bitmap":
         bitmap = np.zeros(degree // 64 + 1, np.uint64)
         draw_kernels._draw_bitmap(np.uint64(key), degree, take, bitmap, first, position, 0)
-        assert not bitmap.any()  # The map is as clean as before, because the next list uses it again.
+        assert not bitmap.any()  # all bits are 0 again for the next list
     elif way == "scan":
         draw_kernels._draw_scan(np.uint64(key), degree, take, first, position)
     else:
@@ -56,7 +56,7 @@ def test_every_entry_is_as_likely_as_any_other(way: str, take: int) -> None:
     for key in range(draws):
         counts[draw(way, key, degree, take)] += 1
     expected = draws * take / degree
-    # Without replacement the statistic is smaller by this factor than chi-square with degree - 1 degrees of freedom.
+    # Draws are without replacement, so the statistic must be scaled by this factor to have a chi-square distribution with degree - 1 degrees of freedom.
     statistic = ((counts - expected) ** 2 / expected).sum() * (degree - 1) / (degree - take)
     assert counts.sum() == draws * take
     assert chi2.sf(statistic, degree - 1) > 1e-4
@@ -86,7 +86,8 @@ def test_lists_of_every_length_side_by_side(fanout: int) -> None:
     | st.integers(0, 63).map(lambda k: 2**64 - 2**k)
 )
 def test_waiting_times_are_logarithms_that_every_machine_finds(hashed: int) -> None:
-    """Close to the true logarithm, and bit for bit the result of exact IEEE operations: not fused, not rearranged, without a library."""
+    """Results are close to the true logarithm. They are bit for bit the results of single IEEE operations, which are not fused or reordered and need no
+    library."""
     number = (hashed >> 11) + 1
     bits = number.bit_length() - 1
     x = number / (1 << bits)

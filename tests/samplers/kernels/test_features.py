@@ -1,4 +1,4 @@
-"""Stored rows become float32 at their places, as in `FeatureRows.decode`; a damaged row writes nowhere else."""
+"""Stored rows are decoded to float32 at their positions, with the result of `FeatureRows.decode`. A damaged row does not write elsewhere."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The compiled generator draws the numbers of the plain generator and of SplitMix64."""
+"""The compiled generator, the plain generator and SplitMix64 give the same numbers."""
 
 import numpy as np
 from hypothesis import given
@@ -12,7 +12,7 @@ WORDS = st.integers(0, 2**64 - 1)
 
 
 def test_the_first_outputs_of_splitmix64() -> None:
-    # splitmix64.c (Vigna) seeded with 1234567.
+    # Outputs of Vigna's splitmix64.c for the seed 1234567.
     expected = [
         6457827717110365317,
         3203168211198807973,

@@ -1,4 +1,4 @@
-"""Positions in order of first appearance, by map and by hash table, against a dict."""
+"""Gives nodes their positions in order of first appearance, by a map and by a hash table. Both are compared with a dict."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ NODES = st.lists(st.integers(0, 199), max_size=80)
 @pytest.mark.parametrize("dense", [False, True])
 def test_positions_follow_first_appearance(dense: bool, roots: list[int], queries: list[list[int]]) -> None:
     maps = PositionMaps(200) if dense else None
-    for dtype in (np.int64, np.int32):  # the second round borrows the first one's map
+    for dtype in (np.int64, np.int32):  # the second round reuses the map of the first
         relabeler = Relabeler(np.asarray(roots, dtype), maps)
         expected = {node: position for position, node in enumerate(roots)}
         for query in queries:

@@ -1,4 +1,4 @@
-"""Grouping by owner and placing rows, against numpy."""
+"""Compares the loops that group nodes by owner and place rows with numpy."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from graphmill.samplers.kernels.rows import group_by_owner, own_rows, place_rows
 
 @pytest.fixture(scope="module", autouse=True)
 def compiled():
-    """Compiles before hypothesis measures time."""
+    """Compiles the loops, so that the times that hypothesis measures do not include compilation."""
     group_by_owner(np.array([0]), np.array([0, 1]))
 
 

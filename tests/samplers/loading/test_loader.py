@@ -1,4 +1,4 @@
-"""The loader over samplers that are slow, large, broken or stuck."""
+"""Tests the loader with samplers that are slow, return large batches, fail, or hang."""
 
 import gc
 import threading
@@ -30,7 +30,7 @@ def tiny_batch(epoch: int, batch: int, num_bytes: int = 800) -> MiniBatch:
 
 
 class FakeSampler:
-    """A sampler whose batches `act` makes, with a record of the batches in progress."""
+    """A sampler that calls `act` to make a batch, and records which batches are in progress."""
 
     def __init__(self, num_batches: int = 20, act: Callable[[int, int], MiniBatch] = tiny_batch) -> None:
         self.num_batches = num_batches
@@ -140,7 +140,7 @@ def test_no_more_batches_ahead_than_asked_for(threads: int, prefetch: int) -> No
 
 
 def test_bytes_are_counted_as_collated() -> None:
-    """Collation may increase the size of a batch, for example from float16 to float32 or by padding."""
+    """The bound on bytes uses sizes after collation, which may make a batch larger (float16 to float32, padding)."""
 
     @dataclass(frozen=True)
     class Wide:
@@ -161,7 +161,7 @@ def test_no_more_bytes_ahead_than_asked_for(max_bytes: int) -> None:
             next(batches)
             time.sleep(0.01)
             ahead = len(sampler.started) - (step + 1)
-            # One batch is always allowed; the first batch of each thread starts before any size is known.
+            # One batch is always allowed. Each thread starts its first batch before any size is known.
             assert ahead * 8_000 <= max(max_bytes, 8_000 if step else 16_000)
         assert 7_000 <= loader.stats.peak_bytes <= max(max_bytes, 16_000)
 
@@ -200,7 +200,7 @@ def test_an_error_reaches_the_consumer_with_stage_and_cause(name: str, at: int) 
             found.extend(batch.index for batch in loader.epoch(7))
         assert time.perf_counter() - start < 1
     assert found == list(range(len(found)))
-    assert len(found) <= at  # it may come ahead of its turn
+    assert len(found) <= at  # the error may be raised before its turn
     assert isinstance(raised.value, GraphmillError)
     assert f"stage sample, epoch 7, step {at}, rank 0" in str(raised.value)
     assert str(error) in str(raised.value)

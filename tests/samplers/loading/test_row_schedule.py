@@ -1,4 +1,4 @@
-"""The row plan: every row is present when its batch needs it, the slots are enough, and no plan fetches fewer rows."""
+"""Tests the row plan. Every row is present when a batch needs it, the slots suffice, and no other plan fetches fewer rows."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from graphmill.samplers.loading.row_schedule import RowSchedule
 from tests.samplers.slow_row_plan import belady, least_fetched
 
 NUM_NODES = 24
-OFFSETS = np.array([0, 4, 14, 22, NUM_NODES])  # This process reads the first and the last partition.
+OFFSETS = np.array([0, 4, 14, 22, NUM_NODES])  # the first and the last partition are near
 IS_NEAR = np.array([True, False, False, True])
 
 sets_of_nodes = st.lists(st.sets(st.integers(0, NUM_NODES - 1), max_size=10), min_size=1, max_size=12)
@@ -22,7 +22,7 @@ def is_far(node):
 
 
 class Rows:
-    """Follows the steps of a plan, with slots that hold numbers of nodes."""
+    """Executes the steps of a plan. A slot stores the id of the node whose row it would have."""
 
     def __init__(self, num_slots: int) -> None:
         self.slots = np.full(num_slots, -1)
@@ -88,7 +88,7 @@ def test_numbers_of_occurrences_begin_again_and_the_ring_grows(monkeypatch):
     rng = np.random.default_rng(0)
     batches = [rng.permutation(NUM_NODES)[:9] for _ in range(40)]
     plan, rows = RowSchedule(OFFSETS, IS_NEAR, 6), Rows(6)
-    plan._counter = (1 << 31) - 100  # three hundred occurrences follow
+    plan._counter = (1 << 31) - 100  # so the counter wraps around in this test
     plan.begin(0, len(batches))
     for node in batches:
         plan.admit(node)

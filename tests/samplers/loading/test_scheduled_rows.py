@@ -1,4 +1,5 @@
-"""Rows by plan: batches equal the unplanned ones to the bit, with fewer rows and requests, within the budget; also errors and abandoned epochs."""
+"""Tests fetching by plan. Batches are bit for bit the same as without a plan, with fewer rows and requests, within the budget. Also tests errors and epochs
+that are not finished."""
 
 import threading
 import time
@@ -26,7 +27,7 @@ from tests.samplers.slow_row_plan import belady
 from tests.waiting import wait_until
 
 NODES, DIM = 900, 6
-ROW_BYTES = 4 * DIM + 8 + 8 + 1  # features, permanent id, label, split
+ROW_BYTES = 4 * DIM + 8 + 8 + 1  # features, permanent id, label, split code
 OPTIONS = NeighborOptions(fanouts=(5, 3), batch_size=24)
 
 
@@ -49,14 +50,15 @@ def same(one, other) -> bool:
 
 
 def far_nodes(graph, sampler, epoch: int) -> list[set[int]]:
-    """For each batch the stored ids outside the first partition."""
+    """For each batch, the stored ids of its nodes that are not in the first partition."""
     batches = sampler.draw(epoch, range(sampler.num_batches))
     return [set(drawn.node[drawn.node >= graph.offsets[1]].tolist()) for drawn in batches]
 
 
 @pytest.mark.parametrize("share", [0.1, 0.3, 1.0])
 def test_fetches_what_the_slow_plan_fetches(graph, share, monkeypatch):
-    """With all draws known before the first batch, and no room for rows fetched ahead."""
+    """All batches are known before the first one is delivered, and no rows are fetched in advance. So the number of fetched rows equals that of the slow
+    plan."""
     monkeypatch.setattr(planned_rows, "_AHEAD_SHARE", 1 << 40)
     room = int(share * NODES)
     router, far = far_router(graph)
@@ -171,7 +173,7 @@ def test_an_abandoned_epoch_leaves_no_thread_and_no_wrong_row(graph):
 
 
 def test_the_plan_goes_on_from_an_epoch_to_the_next(graph):
-    """At an epoch's end the plan knows the next epoch's batches; a jump to another epoch starts a new plan."""
+    """At the end of an epoch, the plan already knows batches of the next epoch. A jump to another epoch starts a new plan."""
     plain = Loader(NeighborSampler(local_router(graph), OPTIONS))
     fetched = {}
     for num_epochs in (0, 6):
@@ -182,7 +184,7 @@ def test_the_plan_goes_on_from_an_epoch_to_the_next(graph):
                 found = []
                 for batch in loader.epoch(epoch, first):
                     found.append(batch)
-                    time.sleep(0.003)  # time to draw ahead
+                    time.sleep(0.003)  # time for drawing ahead
                 assert all(map(same, found, plain.epoch(epoch, first)))
                 assert len(found) == len(loader) - first
         fetched[num_epochs] = sum(owner.rows_asked for owner in far)
@@ -190,7 +192,7 @@ def test_the_plan_goes_on_from_an_epoch_to_the_next(graph):
 
 
 class _Breaking:
-    """A far owner that fails at its n-th request for rows."""
+    """A far owner that raises an error at its n-th request for rows."""
 
     def __init__(self, owner: LocalOwner, error: Exception, at: int, of: type) -> None:
         self._owner, self._error, self._left, self._of = owner, error, at, of
@@ -219,7 +221,7 @@ def test_an_owner_s_error_reaches_the_consumer(graph, threads, of):
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("at", [0, 2, 5])
 def test_rows_that_an_owner_refused_are_asked_for_again(graph, threads, at):
-    """A loader may be iterated again after an error: planned rows that did not arrive do not count as kept."""
+    """After an error a loader may be iterated again. Rows that were requested but did not arrive do not count as kept, so they are requested again."""
     owners = []
 
     def watch(owner, index):
@@ -240,7 +242,7 @@ def test_rows_that_an_owner_refused_are_asked_for_again(graph, threads, at):
 
 
 class _Short:
-    """A far owner whose replies lack the last entry of a column."""
+    """A far owner. In its replies, the last entry of a column is missing."""
 
     def __init__(self, owner: LocalOwner, column: str) -> None:
         self._owner, self._column = owner, column
@@ -272,9 +274,9 @@ def test_bytes_of_the_plan_bound_what_is_known(graph):
         sampler = NeighborSampler(far_router(graph)[0], NeighborOptions(fanouts=(5, 3), batch_size=6))
         with Loader(sampler, planned(100, plan_bytes=plan_bytes)) as loader:
             for _ in loader.epoch(0):
-                time.sleep(0.01)  # Time to draw more batches than the next ones.
+                time.sleep(0.01)  # time for drawing many batches ahead
             known[plan_bytes] = loader.planned.stats.most_known
-    assert known[0] <= 32 < known[1 << 30]  # Joined draws in progress, and finished ones.
+    assert known[0] <= 32 < known[1 << 30]  # 32: drawn with joined requests, or finished
 
 
 def test_nothing_is_planned_where_all_rows_are_near(graph):

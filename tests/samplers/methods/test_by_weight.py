@@ -1,4 +1,4 @@
-"""PPR and Node2Subgraph by the weights of edges, on plain and typed graphs: exact vectors, frequencies, and any partitions."""
+"""Tests PPR and Node2Subgraph with edge weights, on plain and typed graphs: exact PPR vectors, frequencies of draws, and equal results for any partitions."""
 
 from collections import Counter
 
@@ -23,7 +23,7 @@ NODES, EDGES = 40, 160
 RNG = np.random.default_rng(3)
 SRC, DST = RNG.integers(0, NODES, (2, EDGES))
 WEIGHT = RNG.choice([0.0, 0.5, 1.0, 30.0], EDGES).astype(np.float32)
-WEIGHT[DST == 7] = 0  # A node that has edges, but all with weight 0.
+WEIGHT[DST == 7] = 0  # all in-edges of node 7 have weight 0
 
 
 def router(folder, weight=WEIGHT, src=SRC, dst=DST, num_nodes=NODES, partitions=1) -> Router:
@@ -47,7 +47,7 @@ def exact_ppr(alpha: float, direction: str) -> np.ndarray:
 
 @pytest.mark.parametrize("direction", ["in", "out", "both"])
 def test_walks_step_by_weight(tmp_path, direction) -> None:
-    """p + r · PPR is exactly PPR(root)."""
+    """For scores p and residuals r, p + r · PPR equals PPR(root)."""
     options = PprOptions(epsilon=1e-3, direction=direction, by_weight=True)
     pushed = push_roots(router(tmp_path), np.arange(NODES), options)
     exact = exact_ppr(options.alpha, direction)
@@ -57,7 +57,7 @@ def test_walks_step_by_weight(tmp_path, direction) -> None:
         score[pushed.node[some]], residual[pushed.node[some]] = pushed.score[some], pushed.residual[some]
         np.testing.assert_allclose(score + residual @ exact, exact[root], atol=1e-9)
         assert score.sum() > 0.5
-    if direction == "in":  # A walk stays at its node if all weights are 0.
+    if direction == "in":  # if all weights are 0, a walk stays at its node
         assert pushed.size[7] == 1
         assert pushed.score[pushed.offset[7]] == 1
 
@@ -72,7 +72,8 @@ def test_weights_of_one_are_no_weights(tmp_path) -> None:
 
 
 def test_a_part_of_a_layer_is_drawn_by_weight(tmp_path) -> None:
-    """Chi-square at 1 in 10,000 for the one neighbor of node 0 that fits; parallel edges add up, an edge of weight 0 does not count."""
+    """Only one neighbor of node 0 fits into the layer. A chi-square test (p = 1e-4) checks how often each is drawn. Parallel edges add up; edges of weight 0 do
+    not count."""
     src, weight = [1, 2, 3, 3, 4], np.array([1, 5, 2, 2, 0], "f4")
     one, trials, count = router(tmp_path, weight, src, [0] * 5, 5), 4000, Counter()
     for seed in range(trials):
@@ -118,7 +119,7 @@ def test_weights_that_are_none_are_refused(tmp_path) -> None:
 )
 @pytest.mark.parametrize("weight", [WEIGHT, None], ids=["weights", "no weights"])
 def test_relations_without_weights_have_ones(tmp_path, kind, options, weight) -> None:
-    """Papers that cite by weight, and authors without weights."""
+    """Edges between papers have weights; edges from authors to papers have none."""
     cites, writes = Relation("paper", "cites", "paper"), Relation("author", "writes", "paper")
     nodes = {"paper": array_nodes("paper", NODES, label=np.arange(NODES) % 2), "author": array_nodes("author", 3)}
     edges = {

@@ -1,4 +1,4 @@
-"""Batches of many graphs: budgets, every graph once, equal steps for all ranks, and packing as in a slow reference."""
+"""Tests batches of many graphs. They keep their budgets, have every graph once, give all ranks the same number of steps, and equal a slow reference."""
 
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ from graphmill.samplers.vocabulary.options import GraphBatchOptions
 from tests.array_graph_store import ArrayGraphStore
 from tests.reference_sampler import hash64, stream_key
 
-GRAPH_ORDER, GRAPH_STEPS = 24, 25  # purposes of the draws
+GRAPH_ORDER, GRAPH_STEPS = 24, 25  # purposes of the random streams
 
 
 def random_store(num_graphs: int, seed: int = 0, most_nodes: int = 30) -> ArrayGraphStore:
@@ -53,7 +53,7 @@ def test_every_graph_once_within_budgets_for_any_ranks(num_graphs, options, num_
         sampler = GraphBatchSampler(store, options, num_ranks)
         num_batches = sampler.num_batches
     except ConfigError as error:
-        if num_ranks == 1 or "--workers" not in str(error):  # Only if batches cannot be split further.
+        if num_ranks == 1 or "--workers" not in str(error):  # expected if batches cannot be split further
             raise
         return
     assert num_batches % num_ranks == 0
@@ -72,11 +72,11 @@ def test_every_graph_once_within_budgets_for_any_ranks(num_graphs, options, num_
 
 @given(st.integers(1, 120), option_sets(), st.integers(1, 3), st.integers(0, 3))
 def test_batches_are_those_of_a_slow_reference(num_graphs, options, num_ranks, epoch):
-    """Buckets and batches of the plan, which are ordered by hashes of positions and of graph numbers."""
+    """Compares the plan's buckets and batches with a slow reference. Hashes of positions and of graph numbers determine their order."""
     store = random_store(num_graphs, seed=num_graphs)
     graphs = np.random.default_rng(num_graphs).permutation(num_graphs)[: num_graphs // 2 + 1]
     sampler = GraphBatchSampler(store, options, num_ranks, graphs)
-    graphs.sort()  # whatever order they were given in
+    graphs.sort()  # the given order does not matter
     try:
         plan = sampler.plan
     except ConfigError:
@@ -98,7 +98,7 @@ def test_batches_are_those_of_a_slow_reference(num_graphs, options, num_ranks, e
 
 
 def test_planning_an_epoch_is_linear_in_the_graphs(monkeypatch):
-    """Counts hashes: one for each graph and each step of an epoch, for any number of batches."""
+    """Counts the computed hashes. An epoch needs one hash per graph and per step, whatever the number of batches."""
     hashed = 0
 
     def counting(key: np.uint64, ids: np.ndarray) -> np.ndarray:
@@ -147,10 +147,10 @@ def test_epochs_mix_graphs_and_order_and_repeat_exactly():
 
     again = GraphBatchSampler(store, GraphBatchOptions(max_nodes=200), num_ranks=2)
     assert batches(0) == batches(0, again)
-    assert len(set(batches(0)) & set(batches(1))) < sampler.num_batches * 0.02  # what is together is drawn anew
+    assert len(set(batches(0)) & set(batches(1))) < sampler.num_batches * 0.02  # new combinations of graphs
     first = [max(store.num_nodes[list(one)]) for one in batches(0)]
     second = [max(store.num_nodes[list(one)]) for one in batches(1)]
-    assert first != second  # and so is the order of steps
+    assert first != second  # and a new order of steps
     assert batches(0, GraphBatchSampler(store, GraphBatchOptions(max_nodes=200, seed=1), 2)) != batches(0)
     fixed = GraphBatchSampler(store, replace(sampler.options, shuffle=False), num_ranks=2)
     assert batches(0, fixed) == batches(7, fixed)

@@ -1,4 +1,4 @@
-"""Batches of links: properties that hold for every sampler around the ends of links."""
+"""Tests batches of links, with every sampler that can draw around the ends of links."""
 
 from collections import Counter
 from dataclasses import fields, replace
@@ -49,7 +49,7 @@ around_all = pytest.mark.parametrize("around", AROUND)
 
 @pytest.fixture(scope="module")
 def graphs(tmp_path_factory) -> dict[tuple[str, int], StoredGraph]:
-    """The same graph in 1 and 4 partitions, directed and with both directions."""
+    """The same graph in 1 and in 4 partitions, each as a directed and as a symmetric graph."""
     folder, made = tmp_path_factory.mktemp("links"), {}
     source = replace(random_listed_graph(NUM_NODES, 900, seed=8), original_id=PERMANENT_ID.tolist())
     for name, undirected in (("directed", False), ("symmetric", True)):
@@ -83,7 +83,7 @@ def content(batch: Any) -> dict[str, Any]:
 
 
 def ends(batch: LinkBatch, *names: str) -> list[np.ndarray]:
-    """Permanent ids of the nodes in these columns."""
+    """The permanent ids of the roots to which these columns refer."""
     root = batch.node_id[batch.root_index]
     return [root[getattr(batch, name)] for name in names]
 
@@ -94,7 +94,7 @@ def pairs(batch: LinkBatch) -> list[tuple[int, int]]:
 
 
 def edges(batch: MiniBatch) -> Counter:
-    """(source, destination) of a batch's edges, by permanent ids, with the subgraph that an edge is in."""
+    """Counts a batch's edges as (permanent id of the source, permanent id of the destination, index of the subgraph)."""
     row = np.repeat(np.arange(batch.num_nodes), np.diff(batch.indptr))
     graph = np.zeros(len(row), int) if batch.graph_ptr is None else np.searchsorted(batch.graph_ptr, row, side="right")
     found = zip(batch.node_id[batch.indices].tolist(), batch.node_id[row].tolist(), graph.tolist(), strict=True)
@@ -135,7 +135,7 @@ def test_each_link_once_an_epoch_and_none_of_them_among_its_batch_s_edges(around
 
 @around_all
 def test_all_other_edges_stay_with_their_columns(around, routers) -> None:
-    """Compared, edge by edge, with the sampler's batch around the same roots."""
+    """Each batch is compared, edge by edge, with the batch that the inner sampler makes around the same roots."""
     router = routers["symmetric", 4]
     with_own, without = (LinkSampler(router, options(around, exclude_own=exclude)) for exclude in (False, True))
     left_out = 0
@@ -146,7 +146,7 @@ def test_all_other_edges_stay_with_their_columns(around, routers) -> None:
         assert edges(cut) == kept
         left_out += whole.num_edges - cut.num_edges
         assert np.array_equal(cut.node_id, whole.node_id)
-        if around == "columns":  # An edge and its reverse have the same edge id.
+        if around == "columns":  # here an edge and its reverse have the same id
             of_edge = dict(zip(whole.edge_id.tolist(), ends_of_edges(whole), strict=True))
             assert [of_edge[one] for one in cut.edge_id.tolist()] == ends_of_edges(cut)
     assert left_out > 50
@@ -166,7 +166,7 @@ def test_partitions_servers_threads_and_resumes_change_no_byte(around, negatives
         for router in (routers["symmetric", 1], routers["symmetric", 4], far_router(graphs["symmetric", 4])[0])
     ]
     batches = [[content(sampler.sample(3, number)) for number in range(sampler.num_batches)] for sampler in built]
-    if around == "columns":  # The edge id of the source is kept, for any partitions.
+    if around == "columns":  # edge ids are ids of the source table
         assert batches[0][0]["edge_id"] == batches[1][0]["edge_id"]
     assert batches[0] == batches[1] == batches[2]
     assert len({sampler.content_hash for sampler in built}) == 1
@@ -208,7 +208,7 @@ def test_uniform_and_degree_weighted_negatives_come_as_often_as_they_should(grap
         count = np.array([drawn[node] for node in PERMANENT_ID.tolist()])
         expected = expected / expected.sum() * count.sum()
         assert count.sum() > 30_000
-        # Chi-squared with 149 degrees of freedom exceeds 230 once in 40,000.
+        # A chi-square variable with 149 degrees of freedom exceeds 230 with probability 1/40,000.
         used = expected > 0
         assert ((count - expected)[used] ** 2 / expected[used]).sum() < 230
         assert not count[~used].any()
@@ -228,7 +228,7 @@ def test_negatives_in_the_batch_are_the_other_links_destinations(routers) -> Non
 
 @pytest.fixture(scope="module")
 def listed(tmp_path_factory) -> Router:
-    """A graph with stored negatives: for each link, or for a split."""
+    """A graph that stores negatives: for each link of one split, and for another split as a whole."""
     url = str(tmp_path_factory.mktemp("listed") / "g")
     edge = np.stack([np.arange(30), np.arange(1, 31)])
     links = Links.join(
@@ -262,7 +262,7 @@ def test_stored_negatives(listed) -> None:
     batch = training.sample(0, 0)
     source, negative = ends(batch, "negative_source", "negative")
     assert set(zip(source.reshape(-1).tolist(), negative.reshape(-1).tolist(), strict=True)) == {(6, 25), (7, 26)}
-    # If a batch has links with and without lists, shorter lists are filled with -1.
+    # If only some links of a batch have lists of negatives, shorter lists are padded with -1.
     both = LinkSampler(
         listed, LinkOptions(AROUND["whole"], (SPLIT_VALID, SPLIT_TEST), None, "fixed", shuffle=False, exclude_own=False)
     ).sample(0, 0)
@@ -290,7 +290,7 @@ def test_all_rivals_but_the_known_ones(graphs, routers) -> None:
         assert [source for source, _ in pairs(best)] == PERMANENT_ID.tolist()
         of_first = {int(PERMANENT_ID[node]) for link, node in best.known.T.tolist() if link == 0}
         first = int(PERMANENT_ID[0])
-        assert of_first == {b for a, b in joined if a == first} | {first}  # what is held out may be found
+        assert of_first == {b for a, b in joined if a == first} | {first}  # held-out links may be found
 
 
 def test_without_links_leaves_out_what_a_loop_over_the_edges_would() -> None:
@@ -342,7 +342,7 @@ def test_what_cannot_be_is_one_line(routers, listed) -> None:
 def test_a_graph_without_held_out_links_says_what_to_do(tmp_path: Path) -> None:
     ingest(random_listed_graph(20, 60, seed=1), str(tmp_path / "g"))
     router = local_router(open_graph(str(tmp_path / "g")))
-    assert LinkSampler(router, options()).num_batches >= 1  # its edges can be trained on
+    assert LinkSampler(router, options()).num_batches >= 1  # links to train on: the graph's edges
     with pytest.raises(ConfigError, match=r"ingest it with --links\.valid"):
         LinkSampler(router, LinkOptions(AROUND["neighbor"], (SPLIT_VALID,), shuffle=False))
     with pytest.raises(ConfigError, match="links that are held out"):

@@ -1,4 +1,4 @@
-"""The neighbor sampler is compared with its slow reference, for all partitions of the graph."""
+"""Compares the neighbor sampler with its slow reference, for any partitions of the graph."""
 
 import tempfile
 import time
@@ -114,7 +114,7 @@ def test_every_root_once_per_epoch(num_ranks: int, routers: list[Router], graph:
 
 
 def star(degree: int, **columns) -> ListedGraph:
-    """A graph in which node 0 has in-edges from nodes 1 … degree, and trains."""
+    """A graph in which node 0 has in-edges from the nodes 1 … degree. Node 0 is the training node."""
     edges = [(source, 0) for source in range(1, degree + 1)]
     split = [[SPLIT_TRAIN], *([[SPLIT_VALID]] * degree)]
     return ListedGraph(num_nodes=degree + 1, edges_listed=edges, split=split, **columns)
@@ -176,9 +176,9 @@ def test_a_hub_costs_no_quadratic_time(hub: Router) -> None:
             best = min(best, time.perf_counter() - start)
         return best
 
-    seconds(50)  # compiles
-    assert seconds(15) < 0.05  # a draw does not read the list
-    # A quadratic draw of 200,000 would take 10^10 steps, many seconds.
+    seconds(50)  # compile first
+    assert seconds(15) < 0.05  # drawing does not read the whole list
+    # If the time were quadratic, drawing 200,000 would take 10^10 steps and many seconds.
     assert seconds(200_000) < 1.0
 
 

@@ -1,4 +1,4 @@
-"""Node2Subgraph is compared with a slow search over lists; invariants, draws and requests are tested."""
+"""Compares Node2Subgraph with a slow search over lists. Also tests invariants, draws, and requests to owners."""
 
 import pickle
 from collections import Counter
@@ -46,7 +46,7 @@ def _below(hashed: int, bound: int) -> int:
 def reference_subgraph(
     graph: MemoryGraph, root: int, options: Node2SubgraphOptions, epoch: int
 ) -> list[tuple[int, int]]:
-    """(hop, row) of a root's subgraph in the promised order, by dicts and lists."""
+    """The slow search, with dicts and lists. Returns the (hop, row) pairs of a root's subgraph in the promised order."""
     lists = graph.lists(options.direction)
     epoch = 0 if options.fixed or not options.shuffle else epoch
     root_key = _hash(int(stream_key(options.seed, Purpose.SUBGRAPHS, epoch)), graph.ids[root])
@@ -109,7 +109,7 @@ def test_equals_slow_reference_for_any_partitions(graph, options, epoch, num_par
 
 @given(memory_graphs(max_nodes=25, max_edges=80), option_sets(), st.integers(2, 30))
 def test_invariants_with_and_without_hub_tables(graph, options, hub_degree):
-    """E13: a subgraph has at most M nodes with the root, whole layers before the last, is connected, and is a function of the root alone."""
+    """E13: a subgraph has at most M nodes, including the root. All layers except the last are complete. It is connected, and depends only on the root."""
     options = replace(options, max_nodes=min(options.max_nodes, 5))
     router = memory_router(graph, cut(graph.num_nodes, min(3, graph.num_nodes)))
     roots = router.list_split(0, 1)
@@ -138,7 +138,7 @@ def test_invariants_with_and_without_hub_tables(graph, options, hub_degree):
         for row, hop in zip(rows[1:], hops[1:], strict=True):
             parents = [other for other in rows if distance[other] == hop - 1 and row in lists[other]]
             assert parents
-        # The same root alone in one partition: other roots and partitions have no influence.
+        # The same root is searched without other roots, in one partition. Neither other roots nor partitions change its subgraph.
         index = np.flatnonzero(one.list_split(0, 1).original_id == root)
         alone = NodeList(node=index, original_id=np.array([root]))
         again = grow_subgraphs(one, alone, options, 0, hub_degree)
@@ -148,7 +148,7 @@ def test_invariants_with_and_without_hub_tables(graph, options, hub_degree):
 @pytest.mark.parametrize("hub_degree", [4, 1 << 30], ids=["hub tables", "read in full"])
 @pytest.mark.parametrize("direction", ["in", "both"])
 def test_part_of_a_layer_is_uniform(hub_degree, direction):
-    """Chi-square at 1 in 10,000: layer 2 of node 0 has 30 nodes with three parents, some nodes with several parents or parallel edges."""
+    """A chi-square test (p = 1e-4). Layer 2 of node 0 has 30 nodes and three parents. Some nodes have several parents or parallel edges."""
     parents, layer = [1, 2, 3], list(range(4, 34))
     edges = [(parent, 0) for parent in parents]
     edges += (
@@ -165,7 +165,7 @@ def test_part_of_a_layer_is_uniform(hub_degree, direction):
         count.update(grown.node[4:].tolist())
     assert set(count) == set(layer)
     expected = trials * room / len(layer)
-    # Draws without replacement: the counts' covariance is (1 - 1/30)(1 - room/30)·30/29 of independent draws'.
+    # Draws are without replacement. So the covariance of the counts is (1 - 1/30)(1 - room/30)·30/29 times that of independent draws.
     scale = (1 - room / len(layer)) * len(layer) / (len(layer) - 1)
     statistic = sum((count[node] - expected) ** 2 / expected for node in layer) / scale
     assert statistic < chi2.ppf(1 - 1e-4, len(layer) - 1)
@@ -173,7 +173,7 @@ def test_part_of_a_layer_is_uniform(hub_degree, direction):
 
 
 def test_hub_with_very_many_neighbors():
-    """A star of 200,000 leaves: every leaf's search reaches the hub, whose list is read only once, not once per root."""
+    """A star with 200,000 leaves. The search from every leaf reaches the hub, but the hub's list is read only once, not once per root."""
     leaves = 200_000
     indptr = np.concatenate([[0, leaves], leaves + np.arange(1, leaves + 1)])
     indices = np.zeros(2 * leaves, np.int32)
@@ -206,7 +206,7 @@ def test_hub_with_very_many_neighbors():
 
 @given(memory_graphs(max_nodes=20, max_edges=150), st.integers(0, 3), st.booleans())
 def test_edges_of_hubs_equal_edges_read_in_full(graph, seed, by_time):
-    """Also if equal neighbors are not adjacent, as in lists by time."""
+    """The result is the same even if equal neighbors are not adjacent in a list, as in lists that are sorted by time."""
     lists, rng = graph.lists("in"), np.random.default_rng(seed)
     lists = [rng.permutation(one).tolist() for one in lists] if by_time else lists
     sets = [rng.permutation(graph.num_nodes)[: rng.integers(1, graph.num_nodes + 1)] for _ in range(12)]
@@ -232,7 +232,7 @@ def test_one_request_per_owner_and_hop():
         assert kinds[FetchRows] == 1
         assert kinds[ListNeighbors] <= max(hops, 1) + 1
         listed = np.concatenate([request.node for request in owner.requests if isinstance(request, ListNeighbors)])
-        assert len(listed) == len(set(listed.tolist()))  # no list is fetched twice
+        assert len(listed) == len(set(listed.tolist()))  # each list is fetched at most once
         asked_rows = next(request.node for request in owner.requests if isinstance(request, FetchRows))
         assert len(asked_rows) == len(set(asked_rows.tolist()))
 
@@ -274,7 +274,7 @@ def test_repeated_roots_isolated_roots_and_the_root_alone():
         assert sorted(alone.node_id.tolist()) == [0, 1, 2, 3, 4]
         assert alone.graph_ptr.tolist() == [0, 1, 2, 3, 4, 5]
         loops = np.diff(alone.indptr)[np.argsort(alone.node_id)]
-        assert loops.tolist() == [0, 0, 2, 0, 0]  # self-loops of a node alone stay
+        assert loops.tolist() == [0, 0, 2, 0, 0]  # self-loops are kept
 
 
 def test_bad_options_and_roots():

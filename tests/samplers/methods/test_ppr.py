@@ -1,4 +1,4 @@
-"""Forward push is compared with a dense solve and a slow push over dicts; also top-k batches, ties, and requests."""
+"""Compares forward push with a dense linear solve and a slow push over dicts. Also tests top-k batches, ties, and requests to owners."""
 
 from collections import Counter
 
@@ -17,7 +17,7 @@ from tests.reference_sampler import assert_same_batch
 
 
 def exact_ppr(graph: MemoryGraph, alpha: float, direction: str) -> np.ndarray:
-    """float64 [n, n]: row u is the distribution of the last node of walks from u."""
+    """float64 [n, n]: entry (u, v) is the probability that a walk from u ends at v."""
     walk = np.zeros((graph.num_nodes, graph.num_nodes))
     for node, neighbors in enumerate(graph.lists(direction)):
         for neighbor in neighbors or [node]:
@@ -26,7 +26,7 @@ def exact_ppr(graph: MemoryGraph, alpha: float, direction: str) -> np.ndarray:
 
 
 def reference_push(graph: MemoryGraph, root: int, options: PprOptions) -> tuple[dict[int, float], dict[int, float]]:
-    """(score, residual) by the rule, in order of discovery."""
+    """Slow push by the rule of the paper. Returns (scores, residuals) by node, in order of discovery."""
     lists = graph.lists(options.direction)
     score, residual, first = {root: 0.0}, {root: 1.0}, True
     while True:
@@ -67,7 +67,7 @@ def option_sets(draw: st.DrawFn) -> PprOptions:
 
 @given(memory_graphs(max_nodes=20, max_edges=80), option_sets())
 def test_invariant_bound_and_slow_reference(graph, options):
-    """p + r · PPR is exactly PPR(root); residuals end below epsilon · degree; the same bits as the slow push."""
+    """p + r · PPR equals PPR(root). At the end, residuals are below epsilon · degree. Results are bit for bit those of the slow push."""
     pushed = push_roots(memory_router(graph), np.arange(graph.num_nodes), options)
     exact, lists = exact_ppr(graph, options.alpha, options.direction), graph.lists(options.direction)
     degree = np.array([max(len(one), 1) for one in lists])
@@ -110,7 +110,7 @@ def test_batches_equal_slow_reference_for_any_partitions(graph, options, num_par
 
 
 def test_larger_graph_many_rounds():
-    """Roots need more memory several times; any partitions give the same bytes; one request per owner and round; no list is read twice."""
+    """The roots need more memory several times. Any partitions give the same bytes. Each round sends one request per owner, and no list is read twice."""
     graph, options = random_graph(1500, 8000), PprOptions(epsilon=3e-5, top_k=50, batch_size=40, direction="both")
     assignment = cut(1500, 4)
     manifest, owners = counting_owners(graph, assignment)
@@ -128,7 +128,7 @@ def test_larger_graph_many_rounds():
         kinds = Counter(type(request) for request in owner.requests)
         assert kinds[ListNeighbors] <= pushed.num_rounds + 1
         assert kinds[InducedSubgraphs] == 1
-        assert kinds[FetchRows] <= 2  # the second: permanent ids of tied candidates
+        assert kinds[FetchRows] <= 2  # a second one only for permanent ids of ties
         sent = Counter()
         for request in owner.requests:
             if isinstance(request, ListNeighbors):
@@ -153,7 +153,8 @@ def test_root_does_not_depend_on_its_batch():
 
 
 def test_hub_root_ties_and_isolated_root():
-    """A star's hub of degree above 1 / epsilon still has neighbors: the lowest permanent ids of its equal leaves."""
+    """The hub of a star has a degree above 1 / epsilon. Its subgraph still has neighbors. All leaves have equal scores, so those with the lowest permanent ids
+    count."""
     leaves = 300
     edges = [(0, leaf) for leaf in range(1, leaves + 1)]
     graph = MemoryGraph(leaves + 2, edges + [(b, a) for a, b in edges], symmetric=True)
@@ -164,7 +165,7 @@ def test_hub_root_ties_and_isolated_root():
         int(batch.node_id[low]): batch.node_id[low:high].tolist()
         for low, high in zip(batch.graph_ptr[:-1], batch.graph_ptr[1:], strict=True)
     }
-    assert subgraphs[0] == [0]  # The residuals at the leaves stay below epsilon, so only the hub itself has a score.
+    assert subgraphs[0] == [0]  # residuals of the leaves stay below epsilon: only the hub has a score
     assert subgraphs[leaves + 1] == [leaves + 1]
     finer = PprSampler(memory_router(graph), PprOptions(epsilon=0.001, alpha=0.5, top_k=4, batch_size=1000)).sample(
         0, 0

@@ -1,4 +1,4 @@
-"""The random-partition sampler is compared with its slow reference and with probabilities."""
+"""Compares the random-partition sampler with its slow reference, and its frequencies with probabilities."""
 
 import math
 import tempfile
@@ -63,14 +63,14 @@ def routers(stored: list[StoredGraph]) -> list[Router]:
 
 
 def partition_nodes(stored: StoredGraph) -> list[list[int]]:
-    """Permanent ids of the nodes of each partition."""
+    """For each partition, the permanent ids of its nodes."""
     return [partition.original_id.tolist() for partition in stored.partitions()]
 
 
 def expected_batch(
     rows, options: RandomPartitionOptions, num_ranks: int, epoch: int, batch: int, parts: list[list[int]] | None = None
 ) -> reference.Expected:
-    """The batch by lists; `parts`: nodes of the stored partitions, for the cut by partitions."""
+    """The expected batch, computed with lists. `parts`: the nodes of each stored partition, if the graph is cut by partitions."""
     epoch = epoch if options.shuffle else 0
     if parts is None:
         chunks = [
@@ -158,7 +158,7 @@ def test_unions_of_chunks_are_the_reference(
 
 @pytest.fixture(scope="module")
 def clustered(graph: ListedGraph, tmp_path_factory: pytest.TempPathFactory) -> StoredGraph:
-    """The graph in eleven METIS parts."""
+    """The graph in eleven partitions made by METIS."""
     url = str(tmp_path_factory.mktemp("clustered") / "graph")
     ingest(graph, url, IngestOptions(num_partitions=11, partitioner="metis"))
     return open_graph(url)
@@ -188,7 +188,7 @@ VARIANTS = {
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_every_node_once_an_epoch_and_ranks_are_disjoint(name: str, clustered: StoredGraph) -> None:
-    for num_ranks in (1, 2):  # Both numbers divide the number of groups, so no rank shares a group with another.
+    for num_ranks in (1, 2):  # both divide the number of groups, so ranks share no group
         sampler = RandomPartitionSampler(local_router(clustered), VARIANTS[name], num_ranks)
         for epoch in range(3):
             nodes = [sampler.sample(epoch, batch).node_id.tolist() for batch in range(sampler.num_batches)]
@@ -215,7 +215,7 @@ def test_any_two_partitions_meet_about_equally_often(clustered: StoredGraph) -> 
     part_of = {node: part for part, nodes in enumerate(partition_nodes(clustered)) for node in nodes}
     met = np.zeros((11, 11), int)
     for epoch in range(300):
-        for batch in range(4):  # of 2, 3, 3 and 3 partitions: 10 of the 55 pairs meet in an epoch
+        for batch in range(4):  # of 2, 3, 3 and 3 partitions: an epoch has 10 of the 55 pairs
             parts = sorted({part_of[node] for node in sampler.sample(epoch, batch).node_id.tolist()})
             met[np.ix_(parts, parts)] += 1
     pairs = met[np.triu_indices(11, 1)]
@@ -235,7 +235,7 @@ WITHIN = RandomPartitionOptions(33, cut="within", seed=2)
 
 
 def within(options: RandomPartitionOptions, epoch: int, partition: int, part: int, nodes: list[int]) -> list[int]:
-    """Nodes of one part of a stored partition."""
+    """The nodes of one part of a stored partition that is cut into parts."""
     parts = options.num_chunks // 11
     key = reference.stream_key(options.seed, reference.CHUNKS, epoch)
     return [node for node in nodes if reference.hash64(key, node) * parts >> 64 == part]
@@ -269,7 +269,7 @@ def test_a_rank_of_a_cut_within_partitions_asks_one_owner_alone(clustered: Store
 
 
 def multigraph() -> MemoryGraph:
-    """40 nodes with parallel edges and self-loops; the last nodes have no in-edges."""
+    """A graph of 40 nodes with parallel edges and self-loops. The last nodes have no in-edges."""
     rng = np.random.default_rng(4)
     edges = list(zip(rng.integers(0, 40, 400).tolist(), rng.integers(0, 36, 400).tolist(), strict=True))
     return MemoryGraph(40, [*edges, (3, 3), (3, 3), (20, 20)])
@@ -277,8 +277,8 @@ def multigraph() -> MemoryGraph:
 
 @pytest.mark.parametrize("cut_of", ["random", "within"])
 def test_corrected_sums_are_unbiased(cut_of: str) -> None:
-    """For every node, over 1,500 epochs: Σ coefficient · value against the sum over all in-edges or, within partitions, over in-edges from its own
-    partition, scaled to all. Within 4.5 standard errors; the plain sum is far off."""
+    """For every node, the mean of Σ coefficient · value over 1,500 epochs is within 4.5 standard errors of the sum over all in-edges. For chunks within
+    partitions, the expected sum is over in-edges from the node's partition, scaled to all in-edges. Sums without coefficients are far off."""
     graph, trials = multigraph(), 1500
     part_of = np.arange(40) % 2
     options = RandomPartitionOptions(4, cut=cut_of, corrected=True)
@@ -326,7 +326,7 @@ def test_metis_parts_keep_far_more_edges_than_a_random_cut(real_data, tmp_path: 
     groups = kept(RandomPartitionOptions(cut="partitions", chunks_per_batch=16))
     assert random == pytest.approx(1 / 32, rel=0.2)
     assert parts > 10 * random
-    assert groups > parts + 0.05  # edges between the parts of a batch
+    assert groups > parts + 0.05  # grouped partitions keep edges between them
 
 
 def test_empty_chunks_are_empty_batches(routers: list[Router]) -> None:
@@ -360,7 +360,7 @@ def test_chunk_sizes_and_surviving_edges_are_as_chance_has_it(num_chunks: int, l
     assert sum(sizes) == 20_000
     assert chisquare(sizes).pvalue > 1e-4
     kept = sum(batch.num_edges for batch in batches)
-    # Self-loops always survive; edges share nodes, so the variance exceeds the binomial one a little.
+    # Self-loops are always kept. Edges share nodes, so the variance is a little larger than that of a binomial distribution.
     low, high = binom.interval(1 - 1e-6, 100_000, 1 / num_chunks)
     assert 0.98 * low < kept < 1.02 * high
 
@@ -424,7 +424,7 @@ def test_what_cannot_work_is_refused_in_one_line(name: str, routers: list[Router
 
 
 def test_chunks_of_a_typed_graph_have_all_types_and_relations():
-    """Every node of every type once per epoch, with all stored edges among a chunk's nodes and their columns; one chunk is the full graph."""
+    """An epoch has every node of every type once. A batch has all stored edges among its nodes, with their columns. A single chunk is the full graph."""
     graph, splits = random_typed_graph(), (0, 1, 2, 3)
     router = typed_router(graph.parted(3))
     options = RandomPartitionOptions(num_chunks=4, root_splits=splits, edge_columns=("feature",))
@@ -451,7 +451,7 @@ def test_chunks_of_a_typed_graph_have_all_types_and_relations():
 
 @pytest.mark.parametrize(("num_ranks", "num_blocks"), [(1, 6), (2, 6), (3, 240), (5, 2)])
 def test_shards_of_a_typed_graph_are_the_whole_in_its_stored_order(num_ranks: int, num_blocks: int) -> None:
-    """Blocks of every type, rank after rank; each list has the stored ids of its sources, and roots are of one type."""
+    """Each rank has a range of blocks of every type, in order. Lists have the stored ids of sources. Roots have one type."""
     graph = random_typed_graph().parted(3)
     router, splits = typed_router(graph), (1, 2)
     options = FullGraphOptions(root_splits=splits, num_blocks=num_blocks, alone="shard", edge_columns=("id",))
@@ -481,7 +481,7 @@ def test_shards_of_a_typed_graph_are_the_whole_in_its_stored_order(num_ranks: in
 
 @pytest.mark.parametrize("cut_of", ["random", "within"])
 def test_corrected_sums_are_unbiased_in_every_relation(cut_of: str) -> None:
-    """As in a plain graph, within 4.5 standard errors of 400 epochs; one chunk counts every edge once."""
+    """As in a plain graph, means over 400 epochs are within 4.5 standard errors. With a single chunk every coefficient is 1."""
     graph, trials, splits = random_typed_graph().parted(2), 400, (0, 1, 2, 3)
     router = typed_router(graph)
     options = RandomPartitionOptions(4, cut=cut_of, corrected=True, root_splits=splits)
@@ -498,7 +498,7 @@ def test_corrected_sums_are_unbiased_in_every_relation(cut_of: str) -> None:
                 assert edges.degree.tolist() == [len(stored[relation][node]) for node in target.tolist()]
                 end = np.repeat(np.arange(len(target)), np.diff(edges.indptr))
                 itself = relation.source == relation.target
-                if cut_of == "random":  # Every other node is in the chunk with the same probability.
+                if cut_of == "random":  # every other node is in the chunk with equal probability
                     is_loop = itself & (edges.indices == end)
                     share = (len(graph.tables[relation.source].ids) - itself) / max(len(source) - itself, 1)
                     assert np.allclose(edges.edge_coefficient, np.where(is_loop, 1, share))
@@ -523,7 +523,7 @@ def test_corrected_sums_are_unbiased_in_every_relation(cut_of: str) -> None:
 
 
 def test_types_are_cut_apart():
-    """Nodes of two types with the same id are in independent chunks."""
+    """If nodes of two types have the same id, their chunks are independent."""
     table = NodeTable(list(range(400)))
     graph = TypedMemoryGraph(
         {"a": replace(table, labelled=True), "b": table}, {Relation("b", "to", "a"): EdgeTable([0], [0])}

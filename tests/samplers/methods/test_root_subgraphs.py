@@ -1,4 +1,5 @@
-"""Node2Subgraph and PPR over relations of a typed graph: the plain samplers' sets on the union of these relations, with the edges of every relation among them."""
+"""Node2Subgraph and PPR search several relations of a typed graph. They find the same nodes as the plain samplers in the union of these relations. A batch has
+the edges of every relation among these nodes."""
 
 from collections import Counter
 from dataclasses import replace
@@ -37,7 +38,7 @@ def sampler(options, graph: TypedMemoryGraph = GRAPH, num_ranks: int = 1, **chan
 
 
 def offsets(graph: TypedMemoryGraph) -> dict[str, int]:
-    """Shifts that turn permanent ids of each type into ids of one graph; 0 for the first type."""
+    """A number for each type, which is added to its permanent ids to make the ids of all types distinct. It is 0 for the first type."""
     shifts, end = {}, 0
     for name, table in graph.tables.items():
         shifts[name] = end
@@ -46,7 +47,7 @@ def offsets(graph: TypedMemoryGraph) -> dict[str, int]:
 
 
 def union(graph: TypedMemoryGraph, relations: tuple[Relation, ...]) -> Router:
-    """These relations as one plain graph in one partition, each node's list relation after relation."""
+    """These relations as one plain graph in one partition. A node's list has its lists in all relations, one after another."""
     shift = offsets(graph)
     ids = [one + shift[name] for name, table in graph.tables.items() for one in table.ids]
     row = {one: place for place, one in enumerate(ids)}
@@ -69,7 +70,7 @@ def union(graph: TypedMemoryGraph, relations: tuple[Relation, ...]) -> Router:
 
 
 def plain_sets(batch: MiniBatch) -> list[dict[int, float]]:
-    """For each root's subgraph, the hop or the score of each node."""
+    """For each root's subgraph, a dict from each node to its hop or score."""
     value = batch.hop if batch.score is None else batch.score
     cuts = np.asarray(batch.graph_ptr[1:-1])
     both = zip(np.split(batch.node_id, cuts), np.split(value, cuts), strict=True)
@@ -138,7 +139,7 @@ def test_sets_are_those_of_the_plain_samplers_on_the_union(graph, max_hops, max_
 
 @pytest.mark.parametrize("options", [SEARCH, WALK], ids=["node2subgraph", "ppr"])
 def test_lists_are_all_edges_of_every_relation_within_a_subgraph(options) -> None:
-    """The lists also have edges of relations that were not searched, in the stored order, with their columns and the rows of the nodes."""
+    """A batch also has the edges of relations that were not searched. Lists have the stored order and their columns, and nodes have their rows."""
     drawn = sampler(options, GRAPH.parted(3), relations=(str(CITES), str(WRITES)), edge_columns=("weight", "feature"))
     batch = drawn.sample(1, 1)
     assert batch.root_index.tolist() == list(range(batch.num_roots))
@@ -149,7 +150,7 @@ def test_lists_are_all_edges_of_every_relation_within_a_subgraph(options) -> Non
         else:
             order = np.lexsort((nodes.node_id, -nodes.score, nodes.subgraph, nodes.hop))
         assert name == "paper" or order.tolist() == list(range(len(nodes)))
-        assert (np.diff(nodes.hop) >= 0).all()  # Roots are papers, and keep the order of the batch.
+        assert (np.diff(nodes.hop) >= 0).all()  # roots are papers, in the order of the batch
         table = GRAPH.tables[name]
         if table.feature is not None:
             np.testing.assert_array_equal(nodes.x, table.feature[np.searchsorted(table.ids, nodes.node_id)])
@@ -173,7 +174,7 @@ def test_lists_are_all_edges_of_every_relation_within_a_subgraph(options) -> Non
 
 @pytest.mark.parametrize("options", [SEARCH, WALK], ids=["node2subgraph", "ppr"])
 def test_an_empty_type_and_a_relation_without_edges(options) -> None:
-    """Between other types and relations, so that two types begin at one id."""
+    """The empty type is between two other types, so that two types begin at the same id."""
     tables = {"author": GRAPH.tables["author"], "book": NodeTable([]), "paper": GRAPH.tables["paper"]}
     nothing = {Relation("book", "on", "paper"): EdgeTable([], []), Relation("paper", "in", "book"): EdgeTable([], [])}
     graph = TypedMemoryGraph(tables, {WRITES: GRAPH.edges[WRITES], **nothing, WRITTEN: GRAPH.edges[WRITTEN]})
@@ -223,7 +224,7 @@ def test_pyg_s_heterogeneous_data_tells_subgraphs_apart() -> None:
 @settings(max_examples=40)
 @given(graph=typed_graphs(), way=st.sampled_from(["out", "both"]), epoch=st.integers(0, 2))
 def test_a_reverse_relation_has_the_out_edges(graph, way, epoch) -> None:
-    """The search equals a search in a plain graph along the edges of the reverses and, for both ways, of the relations themselves."""
+    """The search equals a search in a plain graph that has the edges of the reverses. For direction "both", it also has the edges of the relations."""
     back = {one.reverse: EdgeTable(edges.dst, edges.src) for one, edges in graph.edges.items()}
     assert all(one.reverse.reverse == one for one in graph.relations)
     there = replace(graph, edges={**graph.edges, **back})

@@ -1,4 +1,4 @@
-"""GraphSAINT: walks and counts against slow references, unbiased normalised sums, and the same bytes for any partitions."""
+"""Tests GraphSAINT. Walks and counts equal slow references, normalised sums are unbiased, and any partitions give the same bytes."""
 
 from collections import Counter
 from dataclasses import replace
@@ -38,7 +38,7 @@ from tests.typed_reference import arrays_of
 def reference_walks(
     graph: MemoryGraph, options: SaintOptions, num_walks: int, purpose: Purpose, *position: int
 ) -> list[list[int]]:
-    """Rows of each walk, by lists."""
+    """The rows that each walk visits, computed with lists."""
 
     def draw(step: int, walk: int, bound: int) -> int:
         key = int(stream_key(options.seed, purpose, *position, step))
@@ -100,7 +100,7 @@ def test_equals_slow_reference_for_any_partitions(graph, options, num_partitions
 
 
 def test_normalised_sums_are_unbiased():
-    """Means over 3000 batches within 4.5 standard errors (of batches and of 3000 pre-samples); plain means are far off."""
+    """Means over 3,000 batches are within 4.5 standard errors (of the batches and of 3,000 pre-samples). Means without normalisation are far off."""
     edges = (
         [(0, i) for i in range(1, 9)]
         + [(i, 0) for i in range(1, 9)]
@@ -129,7 +129,7 @@ def test_normalised_sums_are_unbiased():
 
 
 def test_walks_start_at_roots_and_steps_are_uniform():
-    """Chi-square at about 1 in 10,000 for the steps from a node with a parallel edge; walks start only at roots of the split."""
+    """A chi-square test (p about 1e-4) of the steps from a node that has a parallel edge. Walks start only at roots of the split."""
     graph = MemoryGraph(4, [(1, 0), (2, 0), (2, 0), (3, 0)], split=[1, 2, 2, 3])
     sampler = SaintSampler(memory_router(graph), SaintOptions(num_walks=8000, walk_length=1, direction="in"))
     start, reached = sampler._walk(np.arange(8000), Purpose.WALKS, 0, 0)
@@ -147,14 +147,14 @@ def test_walks_start_at_roots_and_steps_are_uniform():
     ),
 )
 def test_types_and_relations_follow_their_walks(graph, options):
-    """The same walks along edges for any partitions; nodes, weights and coefficients against sets and lists."""
+    """Any partitions give the same walks, which follow edges. Nodes, weights and coefficients are compared with sets and lists."""
     options = replace(options, direction="in", root_type="a")
     sampler, one = SaintSampler(typed_router(graph), options), SaintSampler(typed_router(graph.parted(1)), options)
     known = [(name, node) for name, table in graph.tables.items() for node in table.ids]
     stored = {relation: graph.in_edges(relation) for relation in graph.relations}
 
     def named(walked: list[np.ndarray]) -> list[list[tuple[str, int]]]:
-        """By permanent ids; stored ids of one partition ascend with them."""
+        """The walks with permanent ids. (In one partition, stored ids have the order of permanent ids.)"""
         return [[known[row] for row in step.tolist()] for step in walked]
 
     walk = np.arange(options.num_walks * options.num_presamples)
@@ -193,7 +193,7 @@ def test_types_and_relations_follow_their_walks(graph, options):
 
 
 def test_steps_over_relations_are_uniform_over_edges():
-    """Chi-square at about 1 in 10,000 for a node with three edges in one relation and one edge in another."""
+    """A chi-square test (p about 1e-4) of the steps from a node with three edges in one relation and one edge in another."""
     graph = TypedMemoryGraph(
         {"a": NodeTable([0], labelled=True), "b": NodeTable([0, 1, 2])},
         {Relation("b", "to", "a"): EdgeTable([0, 1, 1], [0, 0, 0]), Relation("a", "self", "a"): EdgeTable([0], [0])},
@@ -208,7 +208,7 @@ def test_requests_batches_and_epochs():
     manifest, owners = counting_owners(random_graph(300, 2000), cut(300, 3))
     options = SaintOptions(num_walks=40, walk_length=3, num_presamples=20)
     sampler = SaintSampler(Router(manifest, owners), options, num_ranks=3)
-    assert sampler.num_batches == 9  # 300 / 40 rounded up, then to a multiple of the ranks
+    assert sampler.num_batches == 9  # 300 / 40, rounded up to a multiple of 3 ranks
     assert len(sampler.sample_counts.node) > 100
     for owner in owners:
         owner.requests.clear()

@@ -1,4 +1,5 @@
-"""Batches of links of one relation of a typed graph: its edges and their reverses are hidden; one type and one relation are a plain graph."""
+"""Tests batches of links of one relation of a typed graph. The batch's links and their reverses are hidden. With one type and one relation, batches equal those
+of a plain graph."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -52,7 +53,7 @@ def source(*, links: Links | None = None, reverse: bool = True, time: np.ndarray
         WRITES: array_edges("writes", *ends, links=links, edge_time=None if time is None else time[: ends.shape[1]])
     }
     if reverse:
-        order = rng.permutation(ends.shape[1])  # other places in their tables
+        order = rng.permutation(ends.shape[1])  # rows of the reverse relation have another order
         edges[BY] = array_edges("by", *ends[::-1, order], edge_time=None if time is None else time[order])
     edges[CITES] = array_edges("cites", rng.integers(0, PAPERS, 300), rng.integers(0, PAPERS, 300))
     return TypedSource("books", nodes, edges)
@@ -65,7 +66,7 @@ def stored(folder: Path, made: TypedSource, held: LinkSplitOptions = HELD, **mor
 
 
 def pairs_of(graph: TypedGraph, relation: Relation) -> Pairs:
-    """(source, target) of a relation's stored edges, by permanent ids."""
+    """The stored edges of a relation as (source, target), by permanent ids."""
     permanent = np.concatenate([each.original_id for each in graph.nodes(relation.source).partitions()])
     found = set()
     for part in graph.relation(relation).partitions():
@@ -129,7 +130,7 @@ def test_every_way_to_hold_out_hides_the_reverses(kind: str, tmp_path: Path) -> 
         assert sum(graph.relation(WRITES).manifest.links.positives) == 30
         bad = source()
         bad = replace(bad, relations={**bad.relations, WRITES: source(links=held).relations[WRITES]})
-        with pytest.raises(DataError, match="no held-out link"):  # the reverse relation has them still
+        with pytest.raises(DataError, match="no held-out link"):  # the reverse relation still has them
             stored(tmp_path / "bad", bad, LinkSplitOptions(reverse=str(BY)))
     else:
         time = np.arange(400) % 90
@@ -170,7 +171,7 @@ def test_a_batch_passes_no_message_along_its_links_nor_back(around: str, books: 
         assert not backwards(own) & batch_pairs(batch, BY)
         leaking = LinkSampler(typed_router(books[1]), replace(told, exclude_own=False)).sample(2, number)
         assert own & (batch_pairs(leaking, WRITES) | backwards(batch_pairs(leaking, BY)))
-        assert batch.negative.max() < batch.num_roots  # papers, which come first
+        assert batch.negative.max() < batch.num_roots  # negatives are papers, which come first
         assert batch.link_source.min() >= batch.num_roots
         assert negative.shape == (len(own), 3)
         seen += own
@@ -185,13 +186,13 @@ def _arrays(batch: TypedLinkBatch) -> list[Any]:
 
 @around_all
 def test_one_type_and_one_relation_are_a_plain_graph(around: str, graphs) -> None:
-    """Batches, and the losses of a decoder on them, to the byte."""
+    """Batches and a decoder's losses on them are the same as in the plain graph, byte for byte."""
     torch.manual_seed(0)
     model = LinkModel(_Rows(), LinkDecoderOptions(kind="mlp", width=4))
     for graph in (graphs["directed", 4], graphs["symmetric", 4]):
         router = local_router(graph)
         typed = TypedRouter(router.nodes, router.edges)
-        # A part of a typed graph has its held-out links under the name of its relation.
+        # In a typed graph, held-out links are found by the name of their relation. This router has only one relation.
         typed.link_tables = lambda _, of=router: of.link_tables
         for told in (
             options(around),
@@ -203,7 +204,7 @@ def test_one_type_and_one_relation_are_a_plain_graph(around: str, graphs) -> Non
             for number in range(0, plain.num_batches, 5):
                 first, other = plain.sample(1, number), one.sample(1, number)
                 columns = content(other)
-                if around not in ("node2subgraph", "ppr"):  # Samplers whose typed batches have another order of nodes.
+                if around not in ("node2subgraph", "ppr"):  # those two have another order of nodes
                     (nodes,), (edges,) = other.nodes.values(), other.edges.values()
                     columns |= {**content(nodes), **content(edges), "feature": content(nodes)["x"]}
                 shared = [name for name in columns if name.startswith(("link", "neg", "known", "is_l"))]
@@ -217,7 +218,7 @@ def test_one_type_and_one_relation_are_a_plain_graph(around: str, graphs) -> Non
 
 
 class _Rows(torch.nn.Module):
-    """A model whose states are the permanent ids of the roots."""
+    """A model that returns the permanent ids of the roots as states."""
 
     def forward(self, batch: Any) -> torch.Tensor:
         return torch.sin(batch.root_id[:, None] * torch.tensor([1.0, 0.3, 0.7, 0.1]))
@@ -282,7 +283,7 @@ def test_another_relation_may_have_less_than_half_of_the_held_out_links_or_be_sa
     assert graph.relation(WRITES).manifest.links.reverse == ""
     half = {**whole.relations, BY: array_edges("by", whole.relations[BY].src[::3], whole.relations[BY].dst[::3])}
     stored(tmp_path / "third", replace(whole, relations=half), free)
-    for way in (1, -1):  # a copy, and the reverse, within one type and between two
+    for way in (1, -1):  # 1: a copy of the relation; -1: its reverse
         for relation, held in ((WRITES, free), (CITES, cites)):
             again = Relation(*relation[::way])._replace(name="again")
             ends = np.stack([whole.relations[relation].src, whole.relations[relation].dst])[::way]

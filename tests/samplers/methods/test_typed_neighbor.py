@@ -1,4 +1,4 @@
-"""The typed neighbor sampler against its slow reference, over all partitionings, and its laws: other relations change no draw."""
+"""Compares the typed neighbor sampler with its slow reference, for any partitions. Also tests that draws in a relation do not depend on other relations."""
 
 import itertools
 from dataclasses import FrozenInstanceError, replace
@@ -111,7 +111,7 @@ def test_any_typed_graph_yields_the_reference(
 @pytest.mark.parametrize("direction", ["out", "both"])
 @given(graph=typed_graphs(), fanout=st.integers(-1, 3), epoch=st.integers(0, 2))
 def test_directions_of_several_relations_yield_the_reference(direction, graph: TypedMemoryGraph, fanout, epoch) -> None:
-    """A relation's out-edges are the in-edges of its reverse. A direction is refused without a reverse of the same number of edges."""
+    """A relation's out-edges are the in-edges of its reverse. If there is no reverse with the same number of edges, other directions are refused."""
     back = {each.reverse: EdgeTable(edges.dst, edges.src) for each, edges in graph.edges.items()}
     there, roots = replace(graph, edges={**graph.edges, **back}), graph.tables["a"].ids
     options = TypedNeighborOptions(fanouts=(fanout, 2), seed=7, direction=direction, root_type="a")
@@ -129,7 +129,7 @@ def test_directions_of_several_relations_yield_the_reference(direction, graph: T
 
 @pytest.mark.parametrize("direction", ["out", "both"])
 def test_a_relation_that_stores_out_edges_gives_its_own(direction) -> None:
-    """In a graph whose other relations have reverses. Conformance tests a plain graph's only relation."""
+    """The other relations of this graph have reverses. (The conformance suite tests the only relation of a plain graph.)"""
     plain = random_graph(40, 300)
     router, again = memory_router(plain), memory_router(MemoryGraph(40, [(dst, src) for src, dst in plain.edges]))
     bare = [Router(replace(one.manifest, has_out_edges=False), one._owners) for one in (router, again)]
@@ -150,7 +150,7 @@ def test_a_relation_that_stores_out_edges_gives_its_own(direction) -> None:
 
 
 def drawn_edges(batch: TypedBatch, relation: Relation) -> set[tuple[int, int]]:
-    """(source, target) by permanent ids, of the roots' in-edges."""
+    """The in-edges of the roots as (source, target), by permanent ids."""
     edges, source = batch.edges[relation], batch.nodes[relation.source].node_id
     target = np.repeat(batch.nodes[relation.target].node_id, np.diff(edges.indptr))
     of_roots = slice(int(edges.indptr[batch.num_roots]))
@@ -158,7 +158,7 @@ def drawn_edges(batch: TypedBatch, relation: Relation) -> set[tuple[int, int]]:
 
 
 def test_other_relations_change_no_draw() -> None:
-    """Adding, removing or reordering relations does not change the draws of the other relations around the same nodes."""
+    """If relations are added, removed or reordered, draws in the other relations around the same nodes stay the same."""
     whole = sampler(fanouts=(2,)).sample(1, 0)
     for order in ((CITES,), (NOTHING, CITES, WRITES), (WRITES, EMPLOYS, CITES), tuple(reversed(GRAPH.relations))):
         fewer = replace(GRAPH, edges={relation: GRAPH.edges[relation] for relation in order})
@@ -206,7 +206,7 @@ def test_columns_of_edges_where_a_relation_has_them() -> None:
 
 
 def test_weights_draw_in_the_relations_that_have_them() -> None:
-    """An edge of weight 0 is never drawn; relations without weights draw as ever."""
+    """An edge of weight 0 is never drawn. In relations without weights, draws are the same as with the uniform scheme."""
     weight = [0.0 if row % 2 else 1.0 for row in range(len(GRAPH.edges[WRITES].src))]
     graph = replace(GRAPH, edges={**GRAPH.edges, WRITES: replace(GRAPH.edges[WRITES], weight=weight)})
     options = {"scheme": "weight", "edge_columns": ("id",), "fanouts": (4,)}

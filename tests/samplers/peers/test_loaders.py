@@ -1,4 +1,4 @@
-"""Our loader in the training loops of PyTorch, PyG and Lightning, as their users write them."""
+"""Uses our loader in training loops of PyTorch, PyG and Lightning, written as their users would write them."""
 
 import lightning
 import numpy as np
@@ -67,7 +67,7 @@ def test_all_neighbors_give_the_whole_graphs_outputs_at_the_roots(of, data, grap
         out = model(batch.x, batch.edge_index)[: batch.batch_size]
         torch.testing.assert_close(out, whole[batch.n_id[: batch.batch_size]])
         seen.append(batch.input_id)
-    assert [len(each) for each in seen] == [16, 16, 16, 2]  # PyG's batches, in the order given
+    assert [len(each) for each in seen] == [16, 16, 16, 2]  # same batches as PyG, in the given order
     assert torch.equal(torch.cat(seen), torch.arange(50))
 
 

@@ -1,4 +1,4 @@
-"""Plans: every root is covered exactly once, and all ranks take equally many steps."""
+"""Tests how an epoch is divided: every root occurs exactly once, and all ranks take the same number of steps."""
 
 from itertools import pairwise
 
@@ -35,7 +35,7 @@ def test_every_root_once_per_epoch_in_equal_steps(roots: int, batch_size: int, n
     sizes = [stop - start for start, stop in (even_split(roots, batches, batch) for batch in range(batches))]
     assert sum(sizes) == roots
     assert min(sizes) >= 1
-    # One more than asked for only where a smaller batch would leave a rank without roots.
+    # A batch may have one root more than `batch_size`, but only if a rank would otherwise have no roots.
     assert max(sizes) <= batch_size or (max(sizes) == batch_size + 1 and batches == roots // num_ranks * num_ranks)
 
 

@@ -1,4 +1,4 @@
-"""A graph without what the options need is refused when the sampler is built, before any request."""
+"""If a graph does not have what the options need, the constructor of the sampler refuses it, before any request is sent."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -37,7 +37,7 @@ SAMPLERS = {
 
 
 class NoAnswer:
-    """An owner that must not be asked."""
+    """An owner that fails if it gets a request."""
 
     def submit(self, request):
         raise AssertionError(f"asked: {request}")
@@ -140,7 +140,7 @@ def test_columns_that_the_graph_lacks(name, graphs, tmp_path):
 @pytest.mark.parametrize("columns", [("id",), ("weight",), ("feature",), ("id", "weight", "feature")])
 @pytest.mark.parametrize("graph", ["plain", "parts", "out", "ids", "symmetric"])
 def test_what_is_not_refused_at_once_works(graph, columns, direction, edges, graphs):
-    """And vice versa: the owners refuse what the sampler refuses."""
+    """If the constructor accepts the options, sampling works. If it refuses them, the owners would refuse the request too."""
     options = NeighborOptions((2,), 5, edges=edges, direction=direction, edge_columns=columns)
     router = local_router(graphs[graph])
     try:
@@ -156,7 +156,7 @@ def test_what_is_not_refused_at_once_works(graph, columns, direction, edges, gra
 
 
 def test_no_edge_is_listed_twice_if_a_relation_and_its_reverse_store_out_edges():
-    """Both relations lie within one type, and each could list both of its own directions."""
+    """A relation and its reverse are within one type, and each stores the edges of both directions. Still, no edge is listed twice."""
     stored = SimpleNamespace(manifest=SimpleNamespace(num_edges=3, symmetric=False, has_out_edges=True))
     cites = Relation("paper", "cites", "paper")
     pair = SimpleNamespace(edges={cites: stored, cites.reverse: stored}, nodes={})
