@@ -125,7 +125,7 @@ class Recorder:
             in_time = self._changed.wait_for(lambda: self._written >= last or self._is_over, _END_S)
         self._check()
         if not in_time:
-            raise StageError(f"{self._records.run}: what was told is not written after {_END_S:g} s")
+            raise StageError(f"{self._records.run}: records of the run are still not written after {_END_S:g} s")
 
     def close(self) -> None:
         """Waits until all records are written, and ends the thread."""

@@ -339,7 +339,7 @@ def _dealt(room: int, needed: list[int], most: list[int]) -> list[int]:
 
 
 def _joined(first: int, stop: int, length: int) -> list[int]:
-    """Divides the batches first … stop - 1 into parts, and returns the bounds. The batches of a part have joined requests. No part spans two epochs."""
+    """Divides the batches first … stop - 1 into parts, and returns the bounds. All batches of a part share their requests. No part spans two epochs."""
     bounds, size = [first], _FIRST_JOINED
     while bounds[-1] < stop:
         end_of_epoch = (bounds[-1] // length + 1) * length

@@ -138,7 +138,7 @@ class NeighborOptions(RootOptions):
                 raise ConfigError(f"{name}: expected one count >= 0 (or -1: all) per hop, got {counts}; set fanouts")
             if len(counts) != len(self.fanouts):
                 raise ConfigError(
-                    f"{name}: expected as many hops as fanouts has, {len(self.fanouts)}, got {counts}; set relation_fanouts"
+                    f"{name}: expected a fan-out for each of the {len(self.fanouts)} hops of fanouts, got {counts}; set relation_fanouts"
                 )
             if self.replace and (self.scheme in ("labor", "last") or -1 in counts):
                 raise ConfigError(

@@ -35,7 +35,7 @@ def _read(name: str) -> list[dict[str, str]]:
 
 
 def _is_option(row: dict[str, str]) -> bool:
-    """A row whose option has a suffix, as `(contradicts)` or `(range)`, is a remark about another row."""
+    """Whether a row states the value of an option. A suffix such as `(contradicts)` or `(range)` marks a remark about another row."""
     is_fact = row["option"].split(" ")[0].startswith(FACTS) or row["recipe"].startswith("studies/")
     return " " not in row["option"] and not is_fact
 
