@@ -324,7 +324,10 @@ def test_what_no_relation_has_is_said() -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"relation_fanouts": {CITES: (1,)}}, "paper--cites--paper: expected a fan-out for each of the 2 hops of fanouts, got"),
+        (
+            {"relation_fanouts": {CITES: (1,)}},
+            "paper--cites--paper: expected a fan-out for each of the 2 hops of fanouts, got",
+        ),
         ({"relation_fanouts": {CITES: (1, -2)}}, "paper--cites--paper: expected one count >= 0"),
         ({"replace": True, "fanouts": (-1, 2)}, "replace: .* and fanouts >= 0, got .*-1, 2"),
     ],
