@@ -28,7 +28,7 @@ from typing import Any
 
 from graphmill.cluster.options import COLLECTIVE_TIMEOUT_S, SessionOptions
 from graphmill.cluster.ray.upload import warn_of_large_upload
-from graphmill.cluster.ray.warm_workers import WarmWorkers, can_fork_workers
+from graphmill.cluster.ray.warm_workers import WarmWorkers, warm_workers
 from graphmill.core.errors import ClusterLostError, ConfigError, Terminated
 from graphmill.core.files.private import check_private, check_unreplaceable
 from graphmill.storage.filesystem.temporary_folder import owned, remove_orphans
@@ -180,7 +180,7 @@ def _started(options: SessionOptions, warm: Sequence[str]) -> Iterator[Session]:
         try:
             for further in reversed(range(_STARTS)):
                 try:
-                    workers = WarmWorkers(folder, warm) if warm and can_fork_workers() else None
+                    workers = warm_workers(folder, warm)
                     launched = contextlib.nullcontext() if workers is None else workers.starting()
                     with _one_line_errors("start a local Ray"), _addresses_as_given(), launched:
                         context = ray.init(

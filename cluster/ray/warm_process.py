@@ -78,13 +78,13 @@ class WarmProcess:
     def __init__(self, listener: socket.socket, keeper: int, modules: list[str]) -> None:
         self._listener, self._keeper, self._modules = listener, keeper, modules
         self._environment: dict[str, str] | None = None  # of the first request
-        self._is_fit = True
+        self._is_fit = False
         self._workers: dict[int, socket.socket] = {}
-        self._woken, wake = os.pipe()
-        for descriptor in (self._woken, wake):
+        self._woken, self._wake = os.pipe()
+        for descriptor in (self._woken, self._wake):
             os.set_blocking(descriptor, False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+        signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
 
     def serve(self) -> Request | None:
         """Returns a request in the process that was forked for it, and None in this process at the end."""
@@ -100,7 +100,7 @@ class WarmProcess:
                     with suppress(BlockingIOError):
                         os.read(self._woken, 1024)
                 elif descriptor == self._listener.fileno():
-                    with suppress(OSError, ValueError):
+                    with suppress(OSError, ValueError, TypeError):
                         worker, request = self._answer(self._listener.accept()[0])
                         if worker == 0:
                             return request
@@ -127,12 +127,18 @@ class WarmProcess:
             if worker == 0:
                 # The kernel kills the worker with this process: nobody else knows it.
                 ctypes.CDLL(None).prctl(_PARENT_DEATH, signal.SIGKILL)
-                if os.getppid() != own:
-                    os._exit(1)
-                self._become(request, connection)
+                try:
+                    if os.getppid() != own:
+                        os._exit(1)
+                    self._become(request, connection)
+                except (OSError, ValueError):
+                    os._exit(1)  # the launcher has gone; this process must not go on as a second warm process
             else:
                 self._workers[worker] = connection
-                connection.sendall(worker.to_bytes(4))
+                with suppress(
+                    OSError
+                ):  # the launcher has gone: its end of the connection says so, and the worker is killed
+                    connection.sendall(worker.to_bytes(4))
             return worker, request
         finally:
             for descriptor in request.descriptors:
@@ -144,6 +150,8 @@ class WarmProcess:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         for each in (self._listener, connection, *self._workers.values()):
             each.close()
+        for descriptor in (self._keeper, self._woken, self._wake):
+            os.close(descriptor)
         os.setpgid(0, 0)  # Ray ends a worker's process group with the worker
         for number, descriptor in enumerate(request.descriptors):
             os.dup2(descriptor, number)
@@ -173,7 +181,10 @@ class WarmProcess:
             worker, status = os.waitpid(-1, os.WNOHANG)
             if worker == 0:
                 break
-            ended.append(self._workers.pop(worker))
+            connection = self._workers.pop(worker, None)
+            if connection is None:  # a child that an imported module started
+                continue
+            ended.append(connection)
             with suppress(OSError):
                 ended[-1].sendall(bytes([os.waitstatus_to_exitcode(status) & 0xFF]))
         return ended
@@ -229,7 +240,7 @@ def main() -> None:
     numpy: Any = sys.modules["numpy"]
     numpy.random.seed()
     sys.argv = request.words
-    sys.path[0] = os.path.dirname(request.words[0])
+    sys.path.insert(0, os.path.dirname(request.words[0]))
     runpy.run_path(request.words[0], run_name="__main__")
 
 

@@ -347,8 +347,9 @@ def _compile(servers: Sequence[Server], say: Callable[[str], None]) -> None:
     compiling = [server.handle.compile.remote() for server in servers]
     if ray.wait(compiling, num_returns=len(compiling), timeout=_SILENT_S)[1]:
         say("partition servers compile their loops, once for each host and version of Graphmill")
+    deadline = time.monotonic() + COMPILE_S
     for server, reference in zip(servers, compiling, strict=True):
-        answer(reference, server.name, COMPILE_S, "see whether its host is overloaded")
+        answer(reference, server.name, max(1.0, deadline - time.monotonic()), "see whether its host is overloaded")
 
 
 @contextmanager

@@ -5,6 +5,7 @@ its request is sent again on a new connection, to the actor's current endpoint, 
 a slow link does not end a request, a silent link does. A server that compiles its loops says so, and gets more time (`COMPILE_S`).
 """
 
+import math
 import time
 from collections.abc import Callable
 from typing import Any
@@ -85,6 +86,9 @@ class _Call:
         self._endpoint: Endpoint | None = None
         self._connection: Connection | None = None
         self._lost = ""
+        self._compiled_until = (
+            math.inf
+        )  # set by the first `Compiling`; a server that dies again and again while it compiles has no more time
 
     def send(self) -> None:
         """Sends the request. `result` sends it again if the connection is lost."""
@@ -110,6 +114,8 @@ class _Call:
         pause_s, self._until = _FIRST_PAUSE_S, time.monotonic() + self._owner.timeout_s
         while (reply := self._receive()) is None:
             assert self._endpoint is not None
+            if time.monotonic() > self._compiled_until:
+                raise self._not_compiled()
             self._owner.lose(self._endpoint)
             if self._left_s() < pause_s:
                 tls = "; with --servers.tls, see that the certificates fit" if self._endpoint.has_tls else ""
@@ -128,8 +134,9 @@ class _Call:
         if connection is None:
             return None
         try:
-            reply, compiled_until = connection.receive(self._left_s()), time.monotonic() + COMPILE_S
-            while isinstance(reply, Compiling) and time.monotonic() < compiled_until:
+            reply = connection.receive(self._left_s())
+            while isinstance(reply, Compiling) and time.monotonic() < self._compiled_until:
+                self._compiled_until = min(self._compiled_until, time.monotonic() + COMPILE_S)
                 reply = connection.receive(self._owner.timeout_s)
         except OSError as error:
             self._fail(error)
@@ -142,9 +149,7 @@ class _Call:
         self._connection = None
         if isinstance(reply, Compiling):
             connection.close()
-            raise DeadlineError(
-                f"{self._owner.who}: expected compiled loops within {COMPILE_S:g} s; see its host's load"
-            )
+            raise self._not_compiled()
         self._owner.keep(endpoint, connection)
         if isinstance(reply, Failure):
             raise self._failure(reply) from _ServerTraceback(reply.trace)
@@ -168,6 +173,9 @@ class _Call:
 
     def _late(self, why: str = "see `ray list actors`, or raise --servers.timeout_s") -> DeadlineError:
         return DeadlineError(f"{self._owner.who}: no answer within {self._owner.timeout_s:g} s; {why}")
+
+    def _not_compiled(self) -> DeadlineError:
+        return DeadlineError(f"{self._owner.who}: expected compiled loops within {COMPILE_S:g} s; see its host's load")
 
     def _left_s(self) -> float:
         return max(0.001, self._until - time.monotonic())

@@ -9,6 +9,7 @@ import mmap
 import os
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from graphmill.core.errors import DamageError, FormatError
 # maps a path to the size and the time of change that the file had when it was mapped
 _MAPPED: dict[str, tuple[int, int]] = {}
 _LEAST_FREE_BYTES = 1 << 20
+_CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
 _ADVICE = "put the file back; a run goes on with --run.resume"
 
 
@@ -109,13 +111,20 @@ def read_at_random(rows: np.ndarray, memory_bytes: int | None = None) -> bool:
     return _advise(first, end, "MADV_RANDOM")
 
 
-def prefer_huge_pages(first: int, num_bytes: int, memory_bytes: int | None = None) -> bool:
-    """Asks the system to read the mapped file at address `first` in pages of 2 MiB, if the file stays in memory. Returns whether the system accepts this.
+def prefer_huge_pages(first: int, num_bytes: int, memory_bytes: int | None = None, *, other_bytes: int = 0) -> bool:
+    """Asks the system to read the mapped file at address `first` in pages of 2 MiB, if the file and `other_bytes` of other files stay in memory. Returns whether
+    the system accepts this.
 
-    All processes share these pages. File systems with large folios have them (ext4 since Linux 6.16, XFS since 5.18); other file systems ignore the request.
-    Pages that are in memory already keep their size (docs/decisions/0111-mapped-files-lie-on-huge-pages.md).
+    All processes share these pages. File systems with large folios have them (ext4 since Linux 6.16, XFS since 5.18). Other file systems read 2 MiB or more at a
+    page fault, in pages of 4 KiB. Pages that are in memory already keep their size (docs/decisions/0111-mapped-files-lie-on-huge-pages.md).
     """
-    return _stays_in_memory(num_bytes, memory_bytes) and _advise(first, first + num_bytes, "MADV_HUGEPAGE")
+    stays = _stays_in_memory(num_bytes + other_bytes, memory_bytes)
+    return stays and _advise(first, first + num_bytes, "MADV_HUGEPAGE")
+
+
+def mapped_bytes() -> int:
+    """Bytes of all files that this process has mapped."""
+    return sum(size for size, _ in _MAPPED.values())
 
 
 def huge_bytes() -> tuple[int, int]:
@@ -135,6 +144,8 @@ def _stays_in_memory(num_bytes: int, memory_bytes: int | None) -> bool:
     """Whether a file has at most half of `memory_bytes` (None: of the machine's memory)."""
     if memory_bytes is None:
         memory_bytes = os.sysconf("SC_PHYS_PAGES") * mmap.PAGESIZE
+        with suppress(OSError, ValueError):  # no container, or a container without a limit ("max")
+            memory_bytes = min(memory_bytes, int(_CONTAINER_LIMIT.read_text()))
     return num_bytes <= _SHARE * memory_bytes
 
 

@@ -16,7 +16,7 @@ from graphmill.core.errors import FormatError
 from graphmill.core.files.small_files import check_regular
 from graphmill.storage.filesystem.file_entry import FileEntry
 from graphmill.storage.filesystem.filesystem_errors import one_line_errors
-from graphmill.storage.filesystem.mapped_files import prefer_huge_pages, remember
+from graphmill.storage.filesystem.mapped_files import mapped_bytes, prefer_huge_pages, remember
 from graphmill.storage.filesystem.urls import is_local
 
 
@@ -71,10 +71,11 @@ def read_batch(
         try:
             if is_local(filesystem):
                 check_regular(path)
+                other_bytes = mapped_bytes()
                 remember(path)
                 source = pa.memory_map(path, "r")
                 if source.size():
-                    prefer_huge_pages(source.read_buffer().address, source.size())
+                    prefer_huge_pages(source.read_buffer().address, source.size(), other_bytes=other_bytes)
                     source.seek(0)
             else:
                 source = _fetched(filesystem, path, entry.num_bytes)

@@ -57,7 +57,9 @@ def value_of(config: RunConfig, option: str) -> Any:
     if part in ("model", "sampler", "task") and names != ["name"]:
         value = value.options
     for name in names:
-        value = getattr(value, name, None)  # GECO of one graph has no positions
+        if value is None or (name == "position" and not hasattr(value, name)):  # GECO of one graph has no positions
+            return None
+        value = getattr(value, name)
     return value * (config.fit.micro_batches or 1) if option in ("sampler.max_graphs", "sampler.batch_size") else value
 
 

@@ -17,7 +17,7 @@ import pytest
 from graphmill.cluster.options import SessionOptions
 from graphmill.cluster.ray.session import ray_session
 from graphmill.cluster.ray.warm_launcher import worker_of
-from graphmill.cluster.ray.warm_workers import WarmWorkers, can_fork_workers
+from graphmill.cluster.ray.warm_workers import WarmWorkers, can_fork_workers, warm_workers
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(not can_fork_workers(), reason="workers are forked on Linux alone")
@@ -121,12 +121,27 @@ def test_workers_end_with_their_launcher_and_with_the_warm_process(host: Host) -
     assert not told["is_warm"]
 
 
-def test_a_damaged_request_ends_no_other(host: Host) -> None:
-    for damaged in (b"", b"\0\0\0\5ab", b"\xff\xff\xff\xff", b"\0\0\0\2{}"):
-        with socket.socket(socket.AF_UNIX) as connection:
-            connection.connect(str(host.folder / "warm"))
-            connection.sendall(damaged)
+@pytest.mark.parametrize(
+    "damaged", [b"", b"\0\0\0\5ab", b"\xff\xff\xff\xff", b"\0\0\0\2{}", b"\0\0\0\2[]", b"\0\0\0\1x"]
+)
+def test_a_damaged_request_ends_no_other(host: Host, damaged: bytes) -> None:
+    with socket.socket(socket.AF_UNIX) as connection, open(os.devnull) as nothing:
+        connection.connect(str(host.folder / "warm"))
+        if damaged:
+            socket.send_fds(connection, [damaged], [nothing.fileno()] * 3)
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(str(host.folder / "warm"))
+        connection.sendall(damaged)
     assert host.launch()[1]["is_warm"]
+
+
+def test_a_folder_where_no_program_runs_leaves_ray_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("graphmill.cluster.ray.warm_workers.subprocess.run", refuse)
+    assert warm_workers(tmp_path, ["graphmill.core.errors"]) is None
+    assert warm_workers(tmp_path, []) is None
 
 
 def test_a_process_whose_forks_would_draw_equal_ids_is_found_out() -> None:
