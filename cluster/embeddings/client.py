@@ -11,13 +11,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from math import ceil
 from typing import Protocol
 
 import numpy as np
 
 from graphmill.cluster.embeddings.owner import TableOwner
-from graphmill.cluster.embeddings.rows import SparseRows, TableConfig, owner_of
-from graphmill.cluster.reduction.position_tree import Node
+from graphmill.cluster.embeddings.rows import SparseRows, TableConfig, most_rows, owner_of
+from graphmill.cluster.reduction.position_tree import Node, Seat
 from graphmill.cluster.transport.embedding_messages import (
     FIRST_LIFE,
     KEEP_BEST,
@@ -36,6 +37,7 @@ from graphmill.cluster.transport.embedding_messages import (
 from graphmill.core.errors import DeadlineError, GraphmillError, StageError
 
 _LOOK_S = 1.0  # time between two checks of the owners by the thread
+_ID_BYTES = 8 + 32  # memory for a pushed row: its id, and the search for its place
 READ_BYTES = 1 << 20  # size of an owner's reply to one worker; larger batches are read in several requests
 
 
@@ -314,3 +316,19 @@ def next_attempt(owners: Sequence[AsksOwner]) -> int:
     """
     known = [owner.submit(ReadRows(1 << 62, FIRST_LIFE, 0, False, np.empty(0, np.int64))).result() for owner in owners]
     return max([int(1000 * time.time())] + [reply.attempt + 1 for reply in known if isinstance(reply, TableStatus)])
+
+
+def message_bytes(
+    width: int, num_nodes: int, num_owners: int, num_workers: int, num_positions: int, batch_rows: float
+) -> int:
+    """Returns the peak memory in a step with `num_positions` micro-batches of `batch_rows` distinct rows each.
+
+    An owner keeps the gradients that all workers push until the step is applied. A worker pushes one partial sum for each of its nodes of the step's tree.
+    A partial sum has the rows of all its micro-batches, at most `num_nodes`. Applying the gradients takes memory only for blocks of rows. In the reads before
+    the step, the owner holds one reply per worker.
+    """
+    seat = Seat(0, num_workers, num_positions)
+    pushed = sum(min((node.stop - node.start) * batch_rows, num_nodes) for own in seat.nodes_of_ranks for node in own)
+    applied = most_rows(ceil(pushed), num_owners) * (4 * width + _ID_BYTES)
+    replied = num_workers * min(READ_BYTES, 4 * width * most_rows(num_nodes, num_owners))
+    return max(applied, replied)

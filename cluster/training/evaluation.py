@@ -1,4 +1,4 @@
-"""Makes the forward passes of validation, test and prediction, and finds the splits that share one pass."""
+"""Makes the forward passes of validation, test and prediction, finds the splits that share one pass, and keeps the batches of a pass on the device."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -8,7 +8,9 @@ from torch import Tensor
 
 from graphmill.cluster.data.training_data import OpenData
 from graphmill.cluster.tasks import Scores, step_output
+from graphmill.samplers.batches.device_copy import tensor_bytes
 from graphmill.samplers.drawing.protocol import Sampler
+from graphmill.samplers.loading.loader import Loader
 from graphmill.samplers.vocabulary.options import FullGraphOptions, RandomPartitionOptions
 from graphmill.storage.format.source import SPLITS
 
@@ -60,3 +62,32 @@ def update_scores(scores: Mapping[str, Scores], data: OpenData, batch: Any, pred
     for split, of_split in scores.items():
         rows = rows_of(SPLITS[split], data, batch) if len(scores) > 1 else slice(None)
         of_split.update(prediction[rows], target[rows])
+
+
+class BatchCache:
+    """One rank's batches from a loader whose epochs are all equal. The batches stay on the device if all of them take at most `max_bytes`."""
+
+    def __init__(self, loader: Loader, max_bytes: int) -> None:
+        self._loader, self._max_bytes = loader, max_bytes
+        self._kept: list[Any] | None = None
+
+    @property
+    def positions(self) -> range:
+        return self._loader.positions
+
+    def epoch(self, epoch: int) -> Iterator[Any]:
+        """Yields the loader's batches of an epoch. If the loader raises an error, no batch is kept."""
+        if self._kept is not None:
+            yield from self._kept
+            return
+        batches: list[Any] = []
+        left = self._max_bytes
+        for batch in self._loader.epoch(epoch):
+            left -= tensor_bytes(batch)
+            if left >= 0:
+                batches.append(batch)
+            else:
+                batches.clear()
+            yield batch
+        if left >= 0:
+            self._kept = batches

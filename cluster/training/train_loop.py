@@ -30,7 +30,6 @@ from graphmill.cluster.checkpoints.checkpoint import (
     load_weights,
 )
 from graphmill.cluster.checkpoints.checkpoint_store import Checkpoints
-from graphmill.cluster.data.batch_cache import BatchCache
 from graphmill.cluster.data.training_data import root_weights
 from graphmill.cluster.metrics.class_scores import all_reduce_sum, begin_sum, gather_objects, gather_rows
 from graphmill.cluster.metrics.straggler import PeerWait, StragglerWatch
@@ -43,7 +42,14 @@ from graphmill.cluster.runs.records import Recorder, is_recorded
 from graphmill.cluster.serving.shared_rows import HostMates, share_rows
 from graphmill.cluster.tasks import Scores, StepOutput, Task, step_output
 from graphmill.cluster.training.checkpoint_writer import CheckpointRequest, CheckpointWriter
-from graphmill.cluster.training.evaluation import autocast, deal_split, predictions, scored_with, update_scores
+from graphmill.cluster.training.evaluation import (
+    BatchCache,
+    autocast,
+    deal_split,
+    predictions,
+    scored_with,
+    update_scores,
+)
 from graphmill.cluster.training.initial_weights import freeze, load_start
 from graphmill.cluster.training.nonfinite import NonFiniteLossError, describe_nonfinite_gradients, find_nonfinite
 from graphmill.cluster.training.schedule import Callbacks, Rates, build_optimizer, load_text, saved_text

@@ -18,7 +18,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from graphmill.cluster.transport.compiling import is_compiling
+from numba.core import event
+
 from graphmill.cluster.transport.connection import Connection, Endpoint
 from graphmill.cluster.transport.tls import tls_context
 from graphmill.cluster.transport.wire import ROOM, Compiling, Failure, Message
@@ -216,3 +217,27 @@ def _wake(listening: socket.socket) -> None:
         listening.shutdown(socket.SHUT_RDWR)
     except OSError:  # on macOS shutdown fails, and closing the socket wakes the thread
         listening.close()
+
+
+class _CompilerLock(event.Listener):
+    """Counts the threads that hold numba's compiler lock or wait for it. numba takes this lock to load or compile a loop."""
+
+    def __init__(self) -> None:
+        self._lock, self.num_threads = threading.Lock(), 0
+
+    def on_start(self, _: Any) -> None:
+        with self._lock:
+            self.num_threads += 1
+
+    def on_end(self, _: Any) -> None:
+        with self._lock:
+            self.num_threads -= 1
+
+
+_LOCK = _CompilerLock()
+event.register("numba:compiler_lock", _LOCK)
+
+
+def is_compiling() -> bool:
+    """Returns whether this process compiles a loop, or waits for another process that compiles the loop."""
+    return _LOCK.num_threads > 0

@@ -14,7 +14,7 @@ from dataclasses import replace
 import torch
 
 from graphmill.cluster.checkpoints.checkpoint_store import checkpoints_of
-from graphmill.cluster.embeddings.memory import message_bytes
+from graphmill.cluster.embeddings.client import message_bytes
 from graphmill.cluster.embeddings.rows import table_bytes
 from graphmill.cluster.options import TrainOptions, WorkerOptions
 from graphmill.cluster.ray.placement import Resources, resources_now

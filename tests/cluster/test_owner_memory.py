@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from graphmill.cluster.embeddings.client import SavedAt, TableClient
-from graphmill.cluster.embeddings.memory import message_bytes
+from graphmill.cluster.embeddings.client import SavedAt, TableClient, message_bytes
 from graphmill.cluster.embeddings.rows import SparseRows, TableConfig, add_rows, owner_of, table_bytes
 from graphmill.cluster.reduction.position_tree import Seat, leaf
 from graphmill.cluster.transport.embedding_messages import KEEP_BEST, SAVE

@@ -2,7 +2,7 @@
 
 import pytest
 
-from graphmill.cluster.data.batch_cache import BatchCache
+from graphmill.cluster.training.evaluation import BatchCache
 from graphmill.cluster.training.train_loop import Worker
 from graphmill.samplers.batches.device_copy import tensor_bytes
 from tests.cluster.training.test_train_loop import CPU, Records, spec
