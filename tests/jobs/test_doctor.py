@@ -187,3 +187,20 @@ def test_a_cluster_that_is_not_there_fails(tmp_path):
     done = run_job(main, ["--run-dir", str(tmp_path), "--ray.address", "127.0.0.1:1"])
     assert done.returncode == 1
     assert "no Ray cluster answers at 127.0.0.1:1" in done.stdout
+
+
+@pytest.mark.long
+def test_loops_are_made_once_and_a_partition_server_compiles_none_after_that(url, tmp_path, monkeypatch):
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "loops"))
+    options = ("--compile", "--ray.check", "no")
+    first, second = doctor(*options), doctor(*options)
+    assert " 0 were there" in first.stdout
+    assert "loops          0 compiled" in second.stdout
+    entries = set((tmp_path / "loops").rglob("*.nbc"))
+    serve = (
+        "import sys; from graphmill.samplers.access.partition_owner import open_parts; "
+        "from graphmill.samplers.access.warm_up import warm_up; from graphmill.storage.graph import open_graph; "
+        "graph = open_graph(sys.argv[1]); warm_up(open_parts(graph, [0]), graph, 0)"
+    )
+    subprocess.run([sys.executable, "-c", serve, url], cwd=REPOSITORY, check=True, timeout=600)
+    assert set((tmp_path / "loops").rglob("*.nbc")) == entries
