@@ -77,10 +77,10 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         for turn in range(config.rounds + 1):
             for checkout in config.checkouts:
-                found = cpu_of_start(checkout, Path(folder))
-                print(f"{checkout}: {sum(found.values()):.1f} CPU s{'' if turn else ' (not counted)'}", flush=True)
-                print("; ".join(f"{name} {spent:.1f}" for name, spent in found.most_common(12)), flush=True)
-                totals[checkout] += [sum(found.values())] if turn else []
+                seconds_of = cpu_of_start(checkout, Path(folder))
+                print(f"{checkout}: {sum(seconds_of.values()):.1f} CPU s{'' if turn else ' (not counted)'}", flush=True)
+                print("; ".join(f"{name} {spent:.1f}" for name, spent in seconds_of.most_common(12)), flush=True)
+                totals[checkout] += [sum(seconds_of.values())] if turn else []
     for checkout, measured in totals.items():
         print(f"{checkout}: median {statistics.median(measured):.1f} CPU s to the first step")
     return 0

@@ -76,9 +76,9 @@ def test_any_text_gives_the_edges_or_the_error_of_arrows_parser(
         options["delimiter"] = mark
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(text_table, "_READ_BYTES", block_bytes)
-        found = _outcome(path, **options)
+        outcome = _outcome(path, **options)
         patch.setattr(text_table, "_whole_numbers", lambda *_: None)
-        assert found == _outcome(path, **options)
+        assert outcome == _outcome(path, **options)
 
 
 @pytest.mark.parametrize("text", [b"1,2\n-3,4\n", b"1,2\r\n-3,4", b"00,1\n999999999999999999,-999999999999999999\n"])
