@@ -31,6 +31,7 @@ def write_set(name: str, root: Path, seed: int = 0) -> Path:
     }
     writer |= {
         "reddit": reddit,
+        "graphland": graphland,
         "zinc": zinc,
         "benchmark": benchmark,
         "long_range": long_range,
@@ -144,6 +145,47 @@ def reddit(folder: Path, random: np.random.Generator) -> None:
 
 
 PARTS = {"train": 24, "val": 8, "test": 8}  # number of graphs
+
+
+def graphland(
+    folder: Path, random: np.random.Generator, task: str, splits: tuple[str, ...], normal_fractions: bool
+) -> None:
+    edges, label, feature = _graph(random)
+    target = {"class": label * 1.0, "yes or no": (label > 0) * 1.0}.get(
+        task, feature[:, 0] * 7 + random.normal(size=NUM_NODES)
+    )
+    target[random.random(NUM_NODES) < 0.05] = np.nan
+    numbers = random.lognormal(size=(NUM_NODES, 3)).round(1)  # some are equal
+    numbers[random.random(numbers.shape) < 0.1] = np.nan
+    columns = {f"n{place}": numbers[:, place] for place in range(3)} | {"share": random.random(NUM_NODES).round(2)}
+    columns |= {"two": feature[:, 0].astype(int) + 4, "many": label + random.integers(0, 2, NUM_NODES)}
+    names = {
+        "numerical_features_names": ["n0", "n1", "share", "n2"],
+        "fraction_features_names": ["share"],
+        "categorical_features_names": ["many", "two"],
+    }
+    kind = {"class": "multiclass_classification", "yes or no": "binary_classification"}.get(task, "regression")
+    (folder / "info.yaml").write_text(json.dumps({"task": kind, "target_name": "target", **names}))
+    _frame(folder / "features.csv", "node_id", columns)
+    _frame(folder / "targets.csv", "node_id", {"target": target})
+    for split in splits:
+        part = random.choice(3, NUM_NODES, p=[0.5, 0.25, 0.25])
+        _frame(
+            folder / f"split_masks_{split}.csv",
+            "node_id",
+            {n: part == c for c, n in enumerate(("train", "val", "test"))},
+        )
+    np.savetxt(folder / "edgelist.csv", edges.T, "%d", ",", header="source,target", comments="")
+
+
+def _frame(path: Path, key: str, columns: dict[str, np.ndarray]) -> None:
+    """Writes a table whose first column numbers the rows. A hole is an empty field."""
+    rows = zip(*(column.tolist() for column in columns.values()), strict=True)
+    lines = [",".join([key, *columns])]
+    lines += [
+        ",".join([str(n), *("" if value != value else str(value) for value in row)]) for n, row in enumerate(rows)
+    ]
+    path.write_text("\n".join(lines) + "\n")
 
 
 def _ring(random: np.random.Generator, low: int = 6, high: int = 14) -> tuple[int, torch.Tensor]:

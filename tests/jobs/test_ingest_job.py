@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from graphmill.storage.graph import open_graph
+from graphmill.storage.importers.public.data_sets import DATA_SETS
 from tests.job_in_process import run_job
 from tests.raw_layouts import write_set
 from tests.stored_files import newest_manifest, stored_file
@@ -185,6 +186,17 @@ def test_a_public_set_by_its_name(tmp_path):
     assert graph.manifest.num_split_sets == 3
     assert [split.num_nodes for split in graph.manifest.measured.splits] == [(0, 60, 90, 90)] * 3
     assert graph.manifest.symmetric
+
+
+@pytest.mark.parametrize("name", ["hm-categories", "tolokers-2", "city-roads-m"])
+def test_the_printed_command_trains_on_a_set_of_graphland(tmp_path, name):
+    write_set(name, tmp_path)
+    assert _run("ingest", name, tmp_path / "stored", "--root", tmp_path).returncode == 0
+    options = DATA_SETS[name].options.split()
+    done = _run("train_nodes", "--data", tmp_path / "stored", *options, "--fit.steps", 1, "--run.dir", tmp_path / "run")
+    assert done.returncode == 0, done.stderr
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["metric"] == (options[-1] if options else "accuracy")
 
 
 def test_a_public_set_whose_files_are_not_there(tmp_path):

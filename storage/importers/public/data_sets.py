@@ -50,7 +50,7 @@ class DataSet:
     def find(self, root: str | Path) -> Path:
         """Finds the folder of the files: `root`, or a folder below it. If files are missing, raises a DataError that says which files to put where."""
         usual = Path(root) / self.folder
-        for folder in (usual, Path(root), Path(root) / "raw"):
+        for folder in (usual, Path(root), Path(root) / usual.name):
             missing = [name for name in self.files if not (folder / name).exists()]
             if not missing:
                 return folder
@@ -127,6 +127,20 @@ def _long_range(name: str, title: str, task: str, options: str, metric: str, url
     )  # fmt: skip
 
 
+def _graphland(name: str, kind: str, what: str, *, by_time: bool = True, normal_fractions: bool = False) -> DataSet:
+    splits = ("RL", "RH", "TH") if by_time else ("RL", "RH")
+    options, metric = {
+        "class": ("", "accuracy"),
+        "yes or no": ("--task binary --task.metric ap", "average precision"),
+        "number": ("--task regression --task.metric r2", "R²"),
+    }[kind]
+    return DataSet(
+        name.lower(), "nodes", f"GraphLand's {name}", what, options, metric, f"published: {', '.join(splits)} are the split sets 0 to {len(splits) - 1}",
+        "graphland:graphland", f"{name}/raw/{name}", ("info.yaml", "features.csv", "targets.csv", "edgelist.csv", *(f"split_masks_{split}.csv" for split in splits)),
+        f"https://zenodo.org/records/16895532/files/{name}.zip", {"task": kind, "splits": splits, "normal_fractions": normal_fractions},
+    )  # fmt: skip
+
+
 _SAINT_FILES = ("adj_full.npz", "feats.npy", "class_map.json", "role.json")
 
 _ROWS = (
@@ -156,6 +170,20 @@ _ROWS = (
         "reddit", "nodes", "Reddit", **_ACCURACY, split="GraphSAGE's", reader="named_graphs:reddit", folder="Reddit/raw",
         files=("reddit_data.npz", "reddit_graph.npz"), url="https://data.dgl.ai/dataset/reddit.zip",
     ),
+    _graphland("hm-categories", "class", "one class of each product"),
+    _graphland("pokec-regions", "class", "one region of each user"),
+    _graphland("web-topics", "class", "one topic of each site"),
+    _graphland("tolokers-2", "yes or no", "whether each worker was banned"),
+    _graphland("city-reviews", "yes or no", "whether each user is a fraud", by_time=False),
+    _graphland("artnet-exp", "yes or no", "whether each artist makes explicit art"),
+    _graphland("web-fraud", "yes or no", "whether each site is a fraud"),
+    _graphland("hm-prices", "number", "the price of each product"),
+    _graphland("avazu-ctr", "number", "the click rate of each device", normal_fractions=True),
+    _graphland("city-roads-M", "number", "the speed on each road", by_time=False),
+    _graphland("city-roads-L", "number", "the speed on each road", by_time=False),
+    _graphland("twitch-views", "number", "the views of each user"),
+    _graphland("artnet-views", "number", "the views of each artist", normal_fractions=True),
+    _graphland("web-traffic", "number", "the traffic of each site", by_time=False),
     _zinc("zinc", "ZINC, 12,000 molecules", 21, True),
     _zinc("zinc-full", "ZINC, 249,456 molecules", 28, False),
     _benchmark("mnist", "MNIST superpixels", 3, 10, "graphs"),

@@ -76,7 +76,7 @@ def attributed(folder: Path, file: str) -> ArrayGraph:
         feature, adjacency = _csr(arrays, "attr_"), _csr(arrays, "adj_").tocoo()
         label = arrays["labels"]
     binary = csr_array(((feature.data > 0).astype(np.float32), feature.indices, feature.indptr), shape=feature.shape)
-    src, dst = _both_ways(adjacency.row, adjacency.col, feature.shape[0])
+    src, dst = both_ways(adjacency.row, adjacency.col, feature.shape[0])
     return ArrayGraph(
         Path(file).stem, feature.shape[0], src, dst, feature=binary, label=label, provenance={"source": file}
     )
@@ -89,7 +89,7 @@ def heterophilous(folder: Path, file: str) -> ArrayGraph:
         feature, edges = arrays["node_features"], arrays["edges"].T
         masks = [mask_sets(arrays[f"{part}_masks"], len(feature), name) for part in ("train", "val", "test")]
         label = arrays["node_labels"]
-    src, dst = _both_ways(edges[0], edges[1], len(feature), loops=True)
+    src, dst = both_ways(edges[0], edges[1], len(feature), loops=True)
     split = split_sets(len(feature), masks, name)
     return ArrayGraph(
         name, len(feature), src, dst, feature=feature, label=label, split=split, provenance={"source": file}
@@ -218,9 +218,10 @@ def _distinct(
     return code // num_nodes, code % num_nodes
 
 
-def _both_ways(
+def both_ways(
     src: np.ndarray, dst: np.ndarray, num_nodes: int, *, loops: bool = False
 ) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the distinct edges of both directions, like `_distinct`."""
     return _distinct(np.concatenate([src, dst]), np.concatenate([dst, src]), num_nodes, loops=loops)
 
 
