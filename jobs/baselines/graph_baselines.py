@@ -1,6 +1,6 @@
 """Computes baselines for many graphs: a constant, and a linear model that reads only counts of nodes and edges, not the structure of a graph."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from graphmill.cluster.data.graph_set_data import graph_labels
-from graphmill.cluster.tasks import Classification, Regression, Task
+from graphmill.cluster.tasks import BinaryClassification, Classification, Regression, Task
+from graphmill.core.errors import ConfigError
 from graphmill.jobs.baselines.node_baselines import Baselines, constant_prediction, minimise, split_scores, zero_linear
 from graphmill.storage.graph_sets.graph_set import StoredGraphs
 
@@ -53,6 +54,29 @@ def compute_graph_baselines(
         for name, total in totals.items():
             scores[name] |= split_scores(split, total.compute(), task.metric)
     return dict(scores)
+
+
+def compute_graph_trees(
+    store: StoredGraphs, columns: tuple[int, ...], task: Task, splits: tuple[str, ...], seed: int, tries: int
+) -> dict[str, float]:
+    """The scores by split of gradient-boosted trees that read what "composition" or "features_only" reads. Raises ConfigError for labelled pairs."""
+    from graphmill.jobs.baselines.tree_baseline import best_trees
+
+    if not isinstance(task, Classification | BinaryClassification | Regression):
+        raise ConfigError(
+            f"baseline: trees expect labels of graphs or nodes, got {store.manifest.labelled or 'others'}; leave out trees"
+        )
+    per_graph = max(1, int(store.num_nodes.mean())) if store.manifest.labelled else 1
+
+    def read(split: str, most: int | None) -> Iterator[tuple[np.ndarray, Tensor]]:
+        graphs, block = store.split(split), max(1, _BLOCK_ROWS // per_graph)
+        graphs = graphs if most is None else graphs[:: max(1, -(-len(graphs) * per_graph // most))]
+        for start in range(0, len(graphs), block):
+            rows, target = _rows(store, graphs[start : start + block], columns, task, None)
+            yield rows.float().numpy(), target
+
+    width = next(read("train", 1))[0].shape[1]
+    return best_trees(read, width, task, splits, seed, tries)
 
 
 def _rows(

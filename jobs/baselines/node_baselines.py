@@ -50,8 +50,8 @@ def compute_baselines(router: Router, split_set: int, task: Task, seed: int, see
     two-layer perceptron. The models read `seen(rows)`, standardised to mean 0 and deviation 1 in each column. If `seen` is None, they read the rows as stored.
     """
     nodes = {name: router.list_split(split_set, code).node for name, code in SPLITS.items()}
-    target = _target(router.fetch(nodes["train"], feature=False).label)
-    plain = _plain(router.manifest, task)
+    target = target_of(router.fetch(nodes["train"], feature=False).label)
+    plain = plain_task(router.manifest, task)
     if router.manifest.label_kind in ("value", "values") and not isinstance(plain, Regression):
         return {}  # the loss of a user's own task is unknown
     constant = constant_prediction(target, plain).float()
@@ -79,7 +79,7 @@ def split_scores(split: str, scores: Mapping[str, float], metric: str) -> dict[s
     return {split: scores[metric], **{f"{split}_{k}": score for k, score in scores.items() if k.startswith(prefix)}}
 
 
-def _plain(manifest: Manifest, task: Task) -> Plain:
+def plain_task(manifest: Manifest, task: Task) -> Plain:
     """The graph's task with the run's metric, without class weights and label smoothing."""
     if isinstance(task, Regression):
         return replace(task, kind="mse", own_loss="")
@@ -89,7 +89,7 @@ def _plain(manifest: Manifest, task: Task) -> Plain:
     return Classification(manifest.num_classes or 0, **metric)
 
 
-def _target(label: np.ndarray | None) -> torch.Tensor:
+def target_of(label: np.ndarray | None) -> torch.Tensor:
     """Labels in the form that a task takes."""
     assert label is not None
     target = torch.tensor(label)
@@ -100,7 +100,7 @@ def _fit_features(router: Router, nodes: dict[str, np.ndarray], task: Plain, see
     stride = max(1, -(-len(nodes["train"]) // _MAX_TRAIN_ROWS))
     rows = router.fetch(nodes["train"][::stride])
     assert rows.feature is not None
-    x, y = torch.tensor(rows.feature, dtype=torch.float32), _target(rows.label)
+    x, y = torch.tensor(rows.feature, dtype=torch.float32), target_of(rows.label)
     known = y >= 0 if y.dim() == 1 else ~y.isnan().all(dim=1)
     x, y = x[known], y[known]
     own = x if seen is None else seen(x)
@@ -216,5 +216,5 @@ def _scores(router: Router, node: np.ndarray, model: Any, task: Task, *, blind: 
     for start in range(0, len(node), _BLOCK_ROWS):
         rows = router.fetch(node[start : start + _BLOCK_ROWS], feature=not blind)
         features = np.empty((len(rows.original_id), 0), np.float32) if blind else rows.feature
-        scores.update(model(torch.tensor(features, dtype=torch.float32)), _target(rows.label))
+        scores.update(model(torch.tensor(features, dtype=torch.float32)), target_of(rows.label))
     return scores.compute()

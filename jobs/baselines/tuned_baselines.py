@@ -67,7 +67,7 @@ def tries(config: RunConfig, run: RunStore, *, is_typed: bool = False) -> list[T
     """The trials that `config.baseline` asks for. A trial has the model of a recipe, and the run's data, splits, seed, metric and machine options."""
     return [
         Try(model, options, _config_of(config, model, options, run.child(BASELINES, f"{model}-{number}"), is_typed))
-        for model in config.baseline.models
+        for model in config.baseline.networks
         for number, options in enumerate(search()[: config.baseline.configurations])
     ]
 
@@ -107,7 +107,7 @@ def train_classic(
             except KeyboardInterrupt:
                 print(f"the run itself goes on from here by the same command with --run.dir {run_dir}", flush=True)
                 raise
-    for name in config.baseline.models:
+    for name in config.baseline.networks:
         best, scores[name] = best_of([attempt for attempt in planned if attempt.name == name])
         described = ", ".join(f"{split} {score:.4f}" for split, score in scores[name].items())
         print(f"baseline {name}: {described} ({best.text})", flush=True)

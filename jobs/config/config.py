@@ -194,10 +194,15 @@ class GraphEvaluationOptions:
 class BaselineOptions:
     """Baseline models that are trained in addition to the run, by their fixed recipes (recipes/baselines). Only for nodes of one graph."""
 
-    models: tuple[Literal["gcn", "gat", "sage"], ...] = ()
-    """The baseline models. The summary and the report show their scores next to the run's scores."""
+    models: tuple[Literal["gcn", "gat", "sage", "trees"], ...] = ()
+    """The baseline models. The summary and the report show their scores next to the run's scores. trees: gradient-boosted trees (LightGBM) that read a node's row and its neighbors' rows."""
     configurations: int = 3
-    """Number of configurations to try. The recipe lists 24, which are tried in order. The configuration with the best validation score counts."""
+    """Number of configurations to try. The recipe of a network lists 24, trees have 4; they are tried in order. The configuration with the best validation score counts."""
+
+    @property
+    def networks(self) -> tuple[str, ...]:
+        """The models that are trained as runs of their own."""
+        return tuple(name for name in self.models if name != "trees")
 
     def __post_init__(self) -> None:
         named, tries = self.models, self.configurations

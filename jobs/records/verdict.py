@@ -20,6 +20,7 @@ BASELINE_NAMES = {
     "gcn": "GCN",
     "gat": "GAT",
     "sage": "GraphSAGE",
+    "trees": "boosted trees",
 }
 
 

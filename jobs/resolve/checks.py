@@ -183,8 +183,8 @@ def _is_of_one_graph(config: RunConfig) -> str | None:
     about = find_kind(config.kind).about
     if config.embeddings.width:
         return f"width: expected the nodes of one graph, got {about} and --embeddings.width {config.embeddings.width}; leave it out"
-    if config.baseline.models:
-        return f"baseline: expected the nodes of one graph, got {about} and {' '.join(config.baseline.models)}; leave out --baseline"
+    if config.baseline.networks:
+        return f"baseline: expected the nodes of one graph, or trees, got {about} and {' '.join(config.baseline.networks)}; leave out --baseline"
     if config.servers.range_reads:
         return f"range_reads: expected the nodes of one graph, whose features stay on its store, got {about}; leave out --servers.range_reads"
     return None

@@ -64,7 +64,7 @@ def run_subject(job: str, config: RunConfig) -> int:
     if config.evaluation.estimate is not None:
         print(f"scores are estimates: {config.evaluation.estimate}; {config.evaluation.kept}", flush=True)
     classic: Baselines = {}
-    if config.baseline.models:
+    if config.baseline.networks:
         from graphmill.jobs.baselines.tuned_baselines import train_classic
 
         classic = {**train_classic(job, config, run_dir, run_subject, is_typed=resolved.is_typed)}

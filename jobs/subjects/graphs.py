@@ -20,7 +20,7 @@ from graphmill.cluster.ray.placement import Resources
 from graphmill.cluster.tasks import Classification, Regression, Task
 from graphmill.core.errors import ConfigError
 from graphmill.core.summaries import size
-from graphmill.jobs.baselines.graph_baselines import compute_graph_baselines
+from graphmill.jobs.baselines.graph_baselines import compute_graph_baselines, compute_graph_trees
 from graphmill.jobs.baselines.node_baselines import Baselines
 from graphmill.jobs.config.config import RunConfig
 from graphmill.jobs.config.defaults import GraphFacts, set_facts
@@ -177,11 +177,17 @@ class Graphs(Subject):
 
     def rivals(self, config: RunConfig) -> str:
         by_labelled = {None: "mean, composition only", "nodes": "shares of the classes, features only"}
-        return by_labelled.get(self.manifest.labelled, "equal scores")
+        trees = ", boosted trees" if "trees" in config.baseline.models else ""
+        return f"{by_labelled.get(self.manifest.labelled, 'equal scores')}{trees}"
 
     def baselines(self, served: Served, resolved: ResolvedRun, task: Task) -> Baselines:
         seen = baselines_see(resolved.inputs, resolved.config.data.standardise)
-        return compute_graph_baselines(self.stored, self.columns(resolved.config), task, self._splits(resolved), seen)
+        columns, splits, config = self.columns(resolved.config), self._splits(resolved), resolved.config
+        scores = compute_graph_baselines(self.stored, columns, task, splits, seen)
+        if "trees" in config.baseline.models:
+            tries = config.baseline.configurations
+            scores["trees"] = compute_graph_trees(self.stored, columns, task, splits, config.fit.seed, tries)
+        return scores
 
     def described(self, resolved: ResolvedRun, task: Task) -> dict[str, Any]:
         standard = resolved.inputs.standard

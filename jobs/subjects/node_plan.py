@@ -57,9 +57,9 @@ def plan_nodes(plan: Plan, graph: NodeGraph, resolved: ResolvedRun, task: Task) 
     if resolved.encoding is not None:
         plan.add("encoding", _encoding_text(graph, resolved.encoding))
     plan.add_table(resolved, num_rows(graph.manifest, resolved.config.embeddings))
-    if baseline.models:
+    if baseline.networks:
         tried = f"{baseline.configurations} of {len(search())} configurations each, trained before the run"
-        plan.add("baselines", f"{', '.join(baseline.models)}: {tried}")
+        plan.add("baselines", f"{', '.join(baseline.networks)}: {tried}")
     if resolved.is_full_graph:
         _add_whole_graph(plan, graph, resolved, task)
     else:

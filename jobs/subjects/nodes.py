@@ -53,7 +53,7 @@ from graphmill.samplers.methods.registry import without_encodings
 from graphmill.samplers.vocabulary.options import RandomPartitionOptions
 from graphmill.storage.filesystem.urls import is_local
 from graphmill.storage.format.encodings import find_encoding
-from graphmill.storage.format.manifest import Manifest
+from graphmill.storage.format.manifest import NODE, Manifest
 from graphmill.storage.format.source import SPLIT_NAMES
 from graphmill.storage.graph import PLAIN_OR_TYPED, StoredGraph, TypedGraph, open_graph, source_ids
 
@@ -202,13 +202,20 @@ class Nodes(Subject):
 
     def rivals(self, config: RunConfig) -> str:
         constant = "mean" if config.task.name == "regression" else "majority class"
-        return f"{constant}, features only"
+        return f"{constant}, features only{', boosted trees' if 'trees' in config.baseline.models else ''}"
 
     def baselines(self, served: Served, resolved: ResolvedRun, task: Task) -> Baselines:
         config, own = resolved.config, self.predicted(resolved.config).manifest.name
         rows = served.router if isinstance(served.router, Router) else served.router.nodes[own]
         seen = baselines_see(resolved.inputs, config.data.standardise, own if resolved.is_typed else "")
-        return compute_baselines(rows, config.data.split_set, task, config.fit.seed, seen)
+        scores = compute_baselines(rows, config.data.split_set, task, config.fit.seed, seen)
+        if "trees" in config.baseline.models:
+            from graphmill.jobs.baselines.tree_baseline import compute_node_trees
+
+            tries, seed = config.baseline.configurations, config.fit.seed
+            own = own if resolved.is_typed else NODE
+            scores["trees"] = compute_node_trees(served.router, own, config.data.split_set, task, seed, tries)
+        return scores
 
     def described(self, resolved: ResolvedRun, task: Task) -> dict[str, Any]:
         standard, config = resolved.inputs.standard, resolved.config
