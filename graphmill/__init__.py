@@ -57,6 +57,7 @@ COMMANDS = {
     "compare": "graphmill.jobs.compare",
     "report": "graphmill.jobs.report",
     "audit": "graphmill.jobs.audit",
+    "mcp": "graphmill.jobs.mcp_server",
     "prune": "graphmill.jobs.prune",
     "doctor": "graphmill.jobs.doctor",
     "convert_checkpoint": "graphmill.jobs.convert_checkpoint",
