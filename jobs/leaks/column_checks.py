@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from graphmill.jobs.leaks.checks import MOST_EXAMPLES, Finding, Outcome, skipped
-from graphmill.jobs.leaks.column_scores import is_key, score_columns, tells_order
+from graphmill.jobs.leaks.column_scores import are_keys, score_columns, tells_order
 from graphmill.jobs.leaks.node_rows import is_known
 from graphmill.storage.format.source import SPLIT_NONE, SPLIT_TEST, SPLIT_TRAIN, SPLIT_VALID
 
@@ -80,8 +80,9 @@ def _ids(table: Table) -> Outcome:
         return skipped("ids", table.part, f"{len(rows):,} {table.unit}, fewer than {_LEAST_ROWS}")
     features = table.features(rows)
     looked = f"{len(table.names):,} columns on {len(rows):,} {table.unit}"
-    numbers = [k for k, column in enumerate(features.T) if tells_order(column)]
-    keys = [k for k, column in enumerate(features.T) if k not in numbers and is_key(column)]
+    is_order = tells_order(features)
+    numbers = np.flatnonzero(is_order).tolist()
+    keys = np.flatnonzero(are_keys(features) & ~is_order).tolist()
     findings = []
     for which, what in (
         (numbers, "ascend or descend with the row's number"),

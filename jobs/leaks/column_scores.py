@@ -60,8 +60,10 @@ def _of_classes(train: np.ndarray, target: np.ndarray, other: np.ndarray, other_
         accuracy[flags] = right.mean(axis=0)
     for column in np.flatnonzero(~flags):
         edges = cut(train[:, column])
-        table = np.zeros((len(edges) + 1, num_classes), np.int64)
-        np.add.at(table, (np.searchsorted(edges, train[:, column], side="right"), target), 1)
+        place = np.searchsorted(edges, train[:, column], side="right")
+        table = np.bincount(place * num_classes + target, minlength=(len(edges) + 1) * num_classes).reshape(
+            -1, num_classes
+        )
         guess = np.where(table.sum(axis=1) > 0, table.argmax(axis=1), majority)
         accuracy[column] = (guess[np.searchsorted(edges, other[:, column], side="right")] == other_target).mean()
     gain = (accuracy - constant) / max(1 - constant, 1e-9)
@@ -73,9 +75,12 @@ def _of_classes(train: np.ndarray, target: np.ndarray, other: np.ndarray, other_
 
 def _gini(train: np.ndarray, target: np.ndarray, other: np.ndarray, other_target: np.ndarray) -> np.ndarray:
     """2 · ROC-AUC - 1 of each column, whose bins are ranked by their share of ones. Of a rare class, accuracy says little."""
-    gini = np.empty(train.shape[1])
-    positive = other_target == 1
-    for column in range(train.shape[1]):
+    positive, flags = other_target == 1, is_flags(train) & is_flags(other)
+    rises = (
+        train[target == 1].mean(axis=0) >= train[target == 0].mean(axis=0) if 0 < target.sum() < len(target) else True
+    )
+    gini = np.where(rises, 1, -1) * (other[positive].mean(axis=0) - other[~positive].mean(axis=0))  # right for 0 and 1
+    for column in np.flatnonzero(~flags):
         edges = cut(train[:, column])
         place = np.searchsorted(edges, train[:, column], side="right")
         count = np.bincount(place, minlength=len(edges) + 1)
@@ -115,17 +120,25 @@ def cut(values: np.ndarray) -> np.ndarray:
     return np.unique(np.quantile(values, np.arange(1, _BINS) / _BINS))
 
 
-def tells_order(column: np.ndarray) -> bool:
-    """Whether the values ascend or descend strictly with the row, or are a linear function of the row (|correlation| above 0.9999). `column`: float [k] in the
-    order of rows."""
-    steps = np.diff(column.astype(np.float64))
-    if np.all(steps > 0) or np.all(steps < 0):
-        return True
-    if not np.ptp(column) > 0:
-        return False
-    return bool(abs(np.corrcoef(column.astype(np.float64), np.arange(len(column)))[0, 1]) > 0.9999)
+def tells_order(rows: np.ndarray) -> np.ndarray:
+    """bool [f]: whether a column's values ascend or descend strictly with the row, or are a linear function of the row (|correlation| above 0.9999). `rows`:
+    float [k, f], in the order of the data."""
+    found = np.zeros(rows.shape[1], bool)
+    several = np.flatnonzero(~is_flags(rows))
+    numbers = rows[:, several].astype(np.float64)
+    steps = np.diff(numbers, axis=0)
+    place = np.arange(len(rows)) - (len(rows) - 1) / 2
+    numbers -= numbers.mean(axis=0)
+    size = np.sqrt((numbers**2).sum(axis=0) * (place**2).sum())
+    is_line = abs(place @ numbers) > 0.9999 * size
+    found[several] = (steps > 0).all(axis=0) | (steps < 0).all(axis=0) | (is_line & (size > 0))
+    return found
 
 
-def is_key(column: np.ndarray) -> bool:
-    """Whether the values are whole numbers and all distinct, as ids are."""
-    return bool(np.all(column % 1 == 0)) and len(np.unique(column)) == len(column)
+def are_keys(rows: np.ndarray) -> np.ndarray:
+    """bool [f]: whether a column's values are whole numbers and all distinct, as ids are."""
+    found = np.zeros(rows.shape[1], bool)
+    whole = np.flatnonzero(~is_flags(rows) & (rows % 1 == 0).all(axis=0))
+    ordered = np.sort(rows[:, whole], axis=0)
+    found[whole] = (ordered[1:] != ordered[:-1]).all(axis=0)
+    return found
