@@ -93,7 +93,7 @@ class Session:
         return self.ask(*self._training(data, predicts, options or {}), "--plan")
 
     def status(self, run: str) -> str:
-        """Tells how far a run is: its status, its last epochs, its scores with the hashes of its data, or why it failed. `run`: a run directory."""
+        """Tells how far a run is: its last events and epochs, its scores with the hash of its data, or why it failed. `run`: a run directory. Reads files alone."""
         place = self.folder.inside(run, "run")
         self.look()
         own = self.training if self.training is not None and self.training.place == place else None
@@ -104,14 +104,11 @@ class Session:
             if own is None
             else [f"the process {'is running' if own.status is None else f'ended with status {own.status}'}"]
         )
-        if self._tail(f"{place}/config.json"):
-            path = Path(place)
-            lines.append(self.ask("runs", str(path.parent), "--where", f"run={path.name}"))
-        elif log := self._tail(f"{place}.log"):
+        if not self._tail(f"{place}/config.json") and (log := self._tail(f"{place}.log")):
             lines.append(f"output:\n{log}")
-        for name in ("metrics.jsonl", "failure.log"):
+        for name in ("events.jsonl", "metrics.jsonl", "failure.log"):
             if text := self._tail(f"{place}/{name}"):
-                lines.append(f"{name}:\n{text}")
+                lines.append(f"the last lines of {name}:\n{text}")
         if text := _short_summary(self.folder.root / place / "summary.json"):
             lines.append(f"summary.json:\n{text}")
         return bounded("\n".join(lines))
@@ -233,7 +230,7 @@ TOOLS = {
     "list": ToolRow(Session.list, "inspect_graph"),
     "inspect": ToolRow(Session.inspect, "inspect_graph"),
     "plan": ToolRow(Session.plan, "train"),
-    "status": ToolRow(Session.status, "runs"),
+    "status": ToolRow(Session.status, "train"),
     "compare": ToolRow(Session.compare, "compare"),
     "audit": ToolRow(Session.audit, "audit"),
     "verify": ToolRow(Session.verify, "verify"),

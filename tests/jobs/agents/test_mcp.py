@@ -102,6 +102,7 @@ def test_a_training_within_its_cost_is_planned_started_and_told(folder: Path) ->
                 break
             await anyio.sleep(1)
         assert "the process ended with status 0" in text
+        assert '"kind": "finish"' in text
         assert '"graph_hash"' in text
         assert "audit columns: leak" in text
         failed, text = await call("predict", run="runs/a", out="predicted")
