@@ -57,7 +57,8 @@ def _links(data: "StoredGraph | TypedGraph", relation: Any) -> str:
     if relation is None:
         return "the graph holds none out"
     own = data.relation(relation)
-    if not own.manifest.is_one_type or own.manifest.has_edge_time:
+    # Two types, times and relations need the full check: two entities may be joined by several relations, or again later.
+    if not own.manifest.is_one_type or own.manifest.has_edge_time or own.manifest.relations:
         return "graphmill audit looks the held-out links up"
     return sampled_lookup(own, _MOST_LINKS)
 

@@ -10,8 +10,10 @@ import pytest
 
 from graphmill.jobs.audit import audit
 from graphmill.jobs.leaks.audit import Audit
+from graphmill.jobs.leaks.beside_run import audit_lines
 from graphmill.storage.format.source import Relation, TypedSource
 from graphmill.storage.format.stored_links import Links
+from graphmill.storage.graph import StoredGraph, open_graph
 from graphmill.storage.importers.memory.array_graph import ArrayGraph, array_edges, array_nodes
 from graphmill.storage.importers.tables.triples import read_triples
 from graphmill.storage.ingestion.ingest import IngestOptions, ingest
@@ -211,6 +213,7 @@ def test_a_triple_of_training_and_test_is_found(tmp_path: Path) -> None:
     result = stored(read_triples(tmp_path / "kg"), tmp_path)
     assert {"links"} == found(result)
     assert "held-out triples among the edges" in str(result)
+    assert "looks the held-out links up" in audit_lines(open_graph(result.url, kind=StoredGraph), "node", 0)[2]
 
 
 @pytest.mark.parametrize(
