@@ -1,3 +1,4 @@
+from graphmill.jobs.audit import audit as audit
 from graphmill.jobs.config.config import RunConfig as RunConfig
 from graphmill.jobs.predict import predict as predict
 from graphmill.jobs.records.run_record import read_run as read_run

@@ -196,6 +196,8 @@ class Plan:
             f"processor time of a step {duration(tried.step_s)}, of drawing its batch {duration(tried.draw_s)}, one thread, "
             f"{tried.count} tried); {more}",
         )
+        cost = self.workers * batches_each * max(epochs, 1) * (tried.step_s + tried.draw_s)
+        self.add("cost", f"about {cost:.4g} CPU seconds in steps and their batches; {more}")
 
     def step_seconds(self, tried: Tried, threads: int) -> float:
         """Seconds of a step and its batch, if the workers of a host share the host's cores."""

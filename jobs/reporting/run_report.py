@@ -52,9 +52,9 @@ def run_page(run: Run, partitions: Sequence[Partition] | None = None, other: Run
     """The page of a run. `partitions`: partitions of the run's graph, if known. `other`: a run to compare with."""
     summary = run.summary
     job = summary.get("job")
-    warnings, lacks = (
+    warnings, lacks, audited = (
         [str(text) for text in given] if isinstance(given := summary.get(name), list) else []
-        for name in ("warnings", "lacks")
+        for name in ("warnings", "lacks", "audit")
     )
     if summary.get("beats_baselines") is False and not warnings:
         warnings = ["the model does not beat all baselines"]
@@ -78,6 +78,7 @@ def run_page(run: Run, partitions: Sequence[Partition] | None = None, other: Run
         **_by_class(run),
         chosen=_chosen(run),
         warnings=warnings,
+        audited=audited,
         **_comparison(run, other),
         curves=_curves(run, other),
         throughput=_throughput(run, other),

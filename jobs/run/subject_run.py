@@ -15,10 +15,12 @@ from graphmill.cluster.training.one_process import ProcessLauncher
 from graphmill.jobs.baselines.node_baselines import Baselines, begin_baselines
 from graphmill.jobs.config.config import RunConfig
 from graphmill.jobs.config.registry import find_kind
+from graphmill.jobs.leaks.beside_run import audit_lines
 from graphmill.jobs.machine.this_machine import known_resources, local_session
 from graphmill.jobs.records.verdict import end_of_run
 from graphmill.jobs.resolve.checks import choose_run_dir
 from graphmill.jobs.resolve.resolve import Facts, ResolvedRun, resolve
+from graphmill.jobs.resolve.typed_facts import predicted_type
 from graphmill.jobs.run.training_run import (
     Ready,
     check_resume,
@@ -28,6 +30,8 @@ from graphmill.jobs.run.training_run import (
     train_and_score,
 )
 from graphmill.jobs.subjects.subject import Subject, subject_class
+from graphmill.storage.graph import StoredGraph, TypedGraph
+from graphmill.storage.graph_sets.graph_set import StoredGraphs
 
 if TYPE_CHECKING:
     from graphmill.jobs.plan.run_plan import Plan
@@ -59,6 +63,9 @@ def run_subject(job: str, config: RunConfig) -> int:
     lacks = subject.lacks(resolved)
     if lacks:
         print(f"splits lack: {'; '.join(lacks)}", flush=True)
+    audited = cheap_audit(subject, resolved)
+    if audited:
+        print("\n".join(audited), flush=True)
     if resources is not None:  # otherwise the decision waits until the cluster is known
         resolved.print_choices()
     if config.evaluation.estimate is not None:
@@ -77,9 +84,20 @@ def run_subject(job: str, config: RunConfig) -> int:
             return subject.baselines(ready.served, ready.resolved, task) | classic
 
         fitted = begin_baselines(fit, alone=ready.resolved.workers.launcher == "process")
-        summary = train_and_score(job, run_dir, ready, task, fitted, lacks, started_s)
+        summary = train_and_score(job, run_dir, ready, task, fitted, lacks, audited, started_s)
     print_end(summary, run_dir)
     return end_of_run(summary, require_baselines=config.run.require_baselines)
+
+
+def cheap_audit(subject: Subject, resolved: ResolvedRun) -> list[str]:
+    """Three lines that `graphmill audit` would say at length. Empty if the data is not on this machine, or is of a user's own kind."""
+    stored, config = subject.stored, resolved.config
+    if not subject.is_here or not isinstance(stored, StoredGraph | TypedGraph | StoredGraphs):
+        return []
+    types = next(iter(getattr(stored, "node_types", ("",))))
+    if isinstance(stored, TypedGraph) and config.links is None:
+        types = config.node_type or predicted_type(stored, None)
+    return audit_lines(stored, types, getattr(config.data, "split_set", 0))
 
 
 @contextmanager

@@ -247,10 +247,11 @@ def train_and_score(
     task: Task,
     baselines: Callable[[], Baselines],
     lacks: Sequence[str],
+    audited: Sequence[str],
     started_s: float,
 ) -> dict[str, Any]:
     """Trains, and returns the summary that is stored in the run's directory. `baselines`: a function that waits for the baselines and returns them. `lacks`:
-    parts that are missing in the splits."""
+    parts that are missing in the splits. `audited`: the lines of the cheap checks for leaks."""
     subject, resolved, served = ready.subject, ready.resolved, ready.served
     config, entry, unit = resolved.config, subject.entry, subject.unit(resolved.config)
     if config.run.resume is not None:
@@ -300,6 +301,7 @@ def train_and_score(
             f"{entry}_hash": subject.manifest.content_hash,
             "snapshot": subject.manifest.snapshot,
             **({"lacks": list(lacks)} if lacks else {}),
+            **({"audit": list(audited)} if audited else {}),
             **({"predicted": unit} if unit != config.kind else {}),
             **subject.described(resolved, task),
             **judge(

@@ -38,6 +38,8 @@ SAYS = TRAINING | {
     "ingest": "--partitioner",
     "ingest embedded": "--chunk_rows",
     "inspect_graph": "--verify",
+    "audit": "--fail_on",
+    "mcp_server": "--max_cpu_seconds",
 }
 
 
