@@ -52,7 +52,7 @@ class Row(NamedTuple):
 
 
 ROWS = {
-    "none": Row("none", 1, False, (47.95, 53.93), (29.88, 34.70)),
+    "plain": Row("none", 1, False, (47.95, 53.93), (29.88, 34.70)),
     "type": Row("none", 1, True, (32.38, 40.06), (15.92, 20.39)),
     "random-first-order+type": Row("random_first_order", 24, True, (32.19, 32.49), (15.87, 16.56)),
     "first-order+type": Row("orf_first_order", 24, True, (32.35, 39.87), (15.87, 16.56)),
@@ -64,7 +64,7 @@ ROWS = {
     "lap+type": Row("laplacian", 20, True, (0.053, 0.005), (0.101, 0.019)),
 }
 RowName = Literal[
-    "none",
+    "plain",
     "type",
     "random-first-order+type",
     "first-order+type",

@@ -207,7 +207,7 @@ class GECOGraphs(nn.Module):
         convolutions, permutation = Convolutions(graphs), self.config.permutation
         static = graph_order(graphs, self.config.seed) if permutation == "static" else None
 
-        def mix(index: int, x_nD: Tensor) -> Tensor:
+        def mix(index: int, x_nD: Tensor, _: Tensor | None) -> Tensor:
             order = static
             if permutation == "dynamic":
                 # + 1, so that the first layer of the first epoch does not repeat the static order.

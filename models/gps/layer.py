@@ -80,16 +80,18 @@ class GPSLayer(nn.Module):
         return self.norm_mlp(self.mlp(h_nD) + h_nD), e_ED
 
 
-def hybrid_states(model: Any, graphs: Graphs, mix: Callable[[int, Tensor], Tensor | None]) -> Tensor:
-    """Returns node states [n, D] after a model's stem, local layers and hybrid layers; `mix(index, x)` computes the global block of layer `index`."""
+def hybrid_states(model: Any, graphs: Graphs, mix: Callable[[int, Tensor, Tensor | None], Tensor | None]) -> Tensor:
+    """Returns node states [n, D] after a model's stem, local layers and hybrid layers; `mix(index, x, e)` computes the global block of layer `index`, with the
+    stem's edge states e."""
     x_nD, e_ED, position_nP = model.stem(graphs)
+    first_ED = e_ED
     local = model.local
     edges = graphs.adjacency if model.stem.edge is None else EdgeStates(graphs, e_ED)
     x_nD = local.in_front(x_nD, edges)
     for index in range(model.config.local.num_global(model.config.num_layers)):
         if local.gates:
             x_nD = local.layers[index](x_nD, edges)
-            x_nD = x_nD + local.gates[index](model.dropout(mix(index, x_nD)))
+            x_nD = x_nD + local.gates[index](model.dropout(mix(index, x_nD, first_ED)))
         else:
-            x_nD, e_ED = model.layers[index](x_nD, e_ED, graphs, mix(index, x_nD), position_nP)
+            x_nD, e_ED = model.layers[index](x_nD, e_ED, graphs, mix(index, x_nD, first_ED), position_nP)
     return x_nD
