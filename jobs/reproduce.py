@@ -165,7 +165,9 @@ def read_command(words: Sequence[str]) -> dict[str, RunConfig]:
 
 def _read_options(module: Any, words: Sequence[str]) -> None:
     """Reads the words as the options of a command: the dataclass of its module whose name ends in Config."""
-    named = {name: value for name, value in inspect.getmembers(module, is_dataclass) if name.endswith("Config")}
+    named: dict[str, Any] = {
+        name: value for name, value in inspect.getmembers(module, is_dataclass) if name.endswith("Config")
+    }
     own = [each for each in named.values() if each.__module__ == module.__name__]
     kind = own[0] if own else named[f"{module.__name__.rpartition('.')[2].title()}Config"]
     first, tree = read_words(words)

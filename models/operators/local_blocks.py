@@ -199,7 +199,7 @@ class GATConvolution(nn.Module):
 
     kept_weights: list[Tensor] | None = None  # each call appends its α [1, K, n, n]; None: α is not kept
 
-    def __init__(self, in_dim: int, width: int, num_heads: int, edge_dim: int = 0) -> None:
+    def __init__(self, in_dim: int, width: int, num_heads: int, edge_dim: int = 0, bias: bool = True) -> None:
         super().__init__()
         self.num_heads = num_heads
         self.edge = make_edge_map(edge_dim, width)
@@ -207,7 +207,7 @@ class GATConvolution(nn.Module):
         self.linear = nn.Linear(in_dim, width, bias=False)
         self.source = nn.Parameter(torch.empty(num_heads, width // num_heads))
         self.destination = nn.Parameter(torch.empty(num_heads, width // num_heads))
-        self.bias = nn.Parameter(torch.zeros(width))
+        self.bias = nn.Parameter(torch.zeros(width)) if bias else None
         for weight in (self.linear.weight, self.source, self.destination):
             nn.init.xavier_uniform_(weight)
         if self.of_edge is not None:
@@ -239,7 +239,8 @@ class GATConvolution(nn.Module):
             places = by_destination.group_E, by_source.group_E
             pair_nnK.index_put_(places, weight_EK.to(pair_nnK.dtype), accumulate=True)
             self.kept_weights.append((pair_nnK / sum_nK.unsqueeze(1)).permute(2, 0, 1).unsqueeze(0))
-        return (total_nKC / sum_nK.unsqueeze(2)).flatten(1) + self.bias
+        out_nD = (total_nKC / sum_nK.unsqueeze(2)).flatten(1)
+        return out_nD if self.bias is None else out_nD + self.bias
 
 
 class GatedConvolution(nn.Module):
