@@ -184,7 +184,7 @@ class GraphEvaluationOptions:
 
     def batches(self, options: Any) -> Any:
         """The sampler options for a split, made from the options of the training sampler."""
-        return replace(options, max_graphs=self.max_graphs)
+        return replace(options, max_graphs=self.max_graphs, pair_negatives="stored")
 
     def __post_init__(self) -> None:
         check_fields(self)

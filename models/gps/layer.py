@@ -100,7 +100,7 @@ def hybrid_states(model: Any, graphs: Graphs, mix: Callable[[int, Tensor, Tensor
     first_ED = e_ED
     local = model.local
     edges = graphs.adjacency if model.stem.edge is None else EdgeStates(graphs, e_ED)
-    x_nD = local.in_front(x_nD, edges)
+    x_nD = local.in_front(x_nD, edges) if model.virtual is None else model.virtual(x_nD, local, edges, graphs)
     for index in range(model.config.local.num_global(model.config.num_layers)):
         if local.gates:
             x_nD = local.layers[index](x_nD, edges)

@@ -112,6 +112,8 @@ class HybridConfig:
     """Dropout on numeric features."""
     local: LocalOptions = field(default_factory=LocalOptions)
     """gate: every layer is L(H) + g ⊙ Global(L(H)); top: local layers between the encoders and `local.top_layers` layers."""
+    virtual_node: bool = False
+    """Join a virtual node to all nodes of a graph in the local layers of join top, as OGB's models do."""
     scale_rows: bool = False
     """Divide each node's numeric features by the sum of their absolute values, as usual for bags of words."""
 
@@ -141,6 +143,8 @@ class HybridConfig:
             )
         check_numeric(self, "input_dropout", "scale_rows")
         check_joins(self)
+        if self.virtual_node and self.local.join != "top":
+            raise ValueError(f"a virtual node needs local layers in front, got join {self.local.join}; set local.join to top")
         if not self.local.is_paper and local != "none":
             raise ValueError(
                 f"the local block is {self.local.block}, got another in the layer, {local}; set layer.local to none"

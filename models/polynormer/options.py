@@ -27,7 +27,7 @@ class PolynormerConfig:
     """Layers of global attention after the local ones; 0: none."""
     local_epochs: Size = 100
     """Epochs in which the prediction comes from the local layers alone; later it comes from global attention."""
-    beta: float | None = None
+    beta: Share | None = None
     """β of all layers, constant; None: learned."""
     dropout: Share = 0.5
     """Dropout after the encoder and after each local layer."""
@@ -44,7 +44,3 @@ class PolynormerConfig:
         check_fields(self)
         check_heads(self)
         check_numeric(self, "scale_rows")
-        if self.node.empty:
-            return
-        if self.beta is not None and not 0 <= self.beta <= 1:
-            raise ValueError(f"beta is a share of a sum, expected 0 to 1, got {self.beta}; set beta")

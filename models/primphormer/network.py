@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from graphmill.models.gps.ends import Readout, Stem
+from graphmill.models.gps.graph_node import GraphNode
 from graphmill.models.gps.layer import GPSLayer, hybrid_states
 from graphmill.models.operators.local_blocks import LocalLayers
 from graphmill.models.operators.sparse_attention import ExpanderPairs, Pairs, SparseAttention, block_pairs
@@ -78,6 +79,7 @@ class Primphormer(nn.Module):
         count = config.local.num_global(config.num_layers)
         self.attentions = nn.ModuleList(_attention(config, index) for index in range(count))
         self.expander = ExpanderPairs(config.sparse, config.width) if config.attention == "exphormer" else None
+        self.virtual = GraphNode(config.width, config.num_layers) if config.virtual_node else None
         self.local = LocalLayers(
             config.local, config.width, config.num_layers, edge_dim=0 if self.stem.edge is None else config.width
         )

@@ -6,7 +6,11 @@ import torch
 from graphmill.models.gps.layer import GPSLayer
 from graphmill.models.gps.options import GPSOptions
 from graphmill.models.operators.edge_convolutions import GCNE, GINE
+from graphmill.models.options.features import Features
+from graphmill.models.options.local import LocalOptions
 from graphmill.models.primitives.graphs import Graphs
+from graphmill.models.primphormer.network import Primphormer
+from graphmill.models.primphormer.options import PrimphormerConfig
 
 N, E, D = 6, 11, 4
 
@@ -62,3 +66,34 @@ def test_without_attention_the_layer_is_that_of_gnn_plus(local):
 def test_an_activation_without_message_passing_is_refused():
     with pytest.raises(ValueError, match="the activation follows gine, gcne or gcn, got gated_gcn"):
         GPSOptions(activated=True)
+
+
+def test_a_virtual_node_reads_and_feeds_every_node():
+    config = PrimphormerConfig(
+        node=Features(dim=3),
+        width=D,
+        num_heads=1,
+        num_layers=3,
+        virtual_node=True,
+        layer=GPSOptions(local="none"),
+        local=LocalOptions("gin", "top", norm="none", top_layers=0),
+    )
+    torch.manual_seed(2)
+    model = Primphormer(config).double().eval()
+    graphs = Graphs(torch.tensor([0, 4, N]), torch.tensor([[0, 1, 4], [1, 2, 5]]), torch.randn(N, 3, dtype=torch.float64))
+    with torch.no_grad():
+        model.virtual.first_D.copy_(torch.randn(D))
+    expected = model.stem(graphs)[0]
+    state = model.virtual.first_D.expand(2, -1)
+    for index, layer in enumerate(model.local.layers):
+        expected = expected + state[graphs.graph_of_node]
+        sums = torch.stack([expected[:4].sum(0), expected[4:].sum(0)])
+        expected = layer(expected, graphs.adjacency)
+        if index < 2:
+            state = model.virtual.mlps[index](state + sums)
+    torch.testing.assert_close(model(graphs), model.readout(expected, graphs), rtol=1e-12, atol=1e-13)
+
+
+def test_a_virtual_node_needs_local_layers_in_front():
+    with pytest.raises(ValueError, match="set local.join to top"):
+        PrimphormerConfig(virtual_node=True)
