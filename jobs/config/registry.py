@@ -162,7 +162,9 @@ MODELS: dict[str, dict[str, Row]] = {
         "polynormer": Row(
             "graphmill.models.polynormer.options:PolynormerConfig", "graphmill.models.polynormer.network:Polynormer"
         ),
-        "sgformer": Row("graphmill.models.sgformer.options:SGFormerConfig", "graphmill.models.sgformer.network:SGFormer"),
+        "sgformer": Row(
+            "graphmill.models.sgformer.options:SGFormerConfig", "graphmill.models.sgformer.network:SGFormer"
+        ),
         "sage": _classic("SAGEConfig"),
         "gcn": _classic("GCNConfig"),
         "gat": _classic("GATConfig"),

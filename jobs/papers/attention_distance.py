@@ -93,13 +93,17 @@ def main() -> None:
         edge_index = torch.from_numpy(packed.edge_index.astype(np.int64))
         order = torch.argsort(edge_index[0], stable=True)  # the model's tokens are ordered by source
         edge_index = edge_index[:, order]
-        columns = {} if packed.edge_attr is None else {"edge_attr": torch.from_numpy(packed.edge_attr)[order]}
+        columns = {} if packed.edge_feature is None else {"edge_attr": torch.from_numpy(packed.edge_feature)[order]}
         with torch.no_grad():
-            weights = model.attention(None if packed.x is None else torch.from_numpy(packed.x), edge_index, **columns)
+            weights = model.attention(
+                None if packed.node_feature is None else torch.from_numpy(packed.node_feature), edge_index, **columns
+            )
         found = head_distances(weights, token_distances(edge_index, num_nodes))
         sums, measured = found if sums is None else sums + found, measured + 1
     if sums is None:
-        raise ConfigError(f"data: expected graphs with nodes, {config.data} has none among its first {count}; set --data")
+        raise ConfigError(
+            f"data: expected graphs with nodes, {config.data} has none among its first {count}; set --data"
+        )
     mean = sums / measured
     columns_of = {"layer": "", **{f"head {head}": ".2f" for head in range(mean.shape[1])}}
     text = "\n".join(table(columns_of, [(layer, *row) for layer, row in enumerate(mean)]))

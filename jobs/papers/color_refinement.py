@@ -95,10 +95,16 @@ def main() -> None:
     config = parse(RefinementConfig, __doc__)
     import networkx  # torch requires it
 
-    pair = [networkx.to_numpy_array(graph, dtype=bool) for graph in (networkx.dodecahedral_graph(), networkx.desargues_graph())]
+    pair = [
+        networkx.to_numpy_array(graph, dtype=bool)
+        for graph in (networkx.dodecahedral_graph(), networkx.desargues_graph())
+    ]
     print(f"shortest paths: {'told apart' if _differ([distances(each) for each in pair]) else 'equal'}")
     for steps in range(1, config.steps + 1):
-        print(f"walks of up to {steps} steps: {'told apart' if tells_apart(*pair, steps) else 'equal'}", flush=True)
+        print(
+            f"walks of up to {steps} steps: {'told apart' if tells_apart(pair[0], pair[1], steps) else 'equal'}",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

@@ -21,9 +21,13 @@ def write_matrices(path: Path, rows: Mapping[str, Sequence[np.ndarray]]) -> None
         left = 0
         for matrix in matrices:
             height, columns = matrix.shape
-            parts.append(f'<rect x="{left}" y="{top + 4}" width="{_CELL * columns}" height="{_CELL * height}" fill="none" stroke="#999"/>')
+            parts.append(
+                f'<rect x="{left}" y="{top + 4}" width="{_CELL * columns}" height="{_CELL * height}" fill="none" stroke="#999"/>'
+            )
             size = f'x="{left}" y="{top + 4}" width="{_CELL * columns}" height="{_CELL * height}"'
-            parts.append(f'<image {size} style="image-rendering: pixelated" href="data:image/png;base64,{_png(matrix)}"/>')
+            parts.append(
+                f'<image {size} style="image-rendering: pixelated" href="data:image/png;base64,{_png(matrix)}"/>'
+            )
             left += _CELL * columns + _GAP
         width = max(width, left)
         top += 4 + _CELL * max((len(matrix) for matrix in matrices), default=0) + _GAP
@@ -53,7 +57,10 @@ def write_dots(path: Path, rows: Mapping[str, Sequence[Sequence[float]]]) -> Non
         for place, column in enumerate(columns):
             x = 20 + 24 * place
             parts.append(f'<text x="{x - 4}" y="{top + height + _TEXT}" font-size="10">{place}</text>')
-            parts += [f'<circle cx="{x}" cy="{top + height * (1 - value / most):.1f}" r="3" fill-opacity="0.6"/>' for value in column]
+            parts += [
+                f'<circle cx="{x}" cy="{top + height * (1 - value / most):.1f}" r="3" fill-opacity="0.6"/>'
+                for value in column
+            ]
         width, top = max(width, 40 + 24 * len(columns)), top + height + _TEXT + _GAP
     _write(path, parts, width, top)
 

@@ -1,13 +1,13 @@
 """The attentions that GRIT's first experiment compares: each is one layer with one head, and `model(graphs)` returns the attention [N, N] of one graph.
 
-    grit          GRIT's conditional scores over random walks
-    graphormer    dot products of degree embeddings, and a bias for each length of a shortest path
-    transformer   dot products of return probabilities (RWSE)
-    san           SAN (arXiv:2106.03893): a transformer over each node's eigenvectors and eigenvalues makes its state; edges and other pairs have their own keys,
-                  queries and softmax, and share 1 / (1 + γ) and γ / (1 + γ) of the attention, with a learned γ
-    egt           EGT (arXiv:2108.03348): states from the adjacency's singular vectors; softmax(clip(q·k / √D, ±5) + b_ij) ⊙ σ(g_ij), b and g linear in a
-                  state of whether i and j are joined
-    uniform       the same weight for every node
+grit          GRIT's conditional scores over random walks
+graphormer    dot products of degree embeddings, and a bias for each length of a shortest path
+transformer   dot products of return probabilities (RWSE)
+san           SAN (arXiv:2106.03893): a transformer over each node's eigenvectors and eigenvalues makes its state; edges and other pairs have their own keys,
+              queries and softmax, and share 1 / (1 + γ) and γ / (1 + γ) of the attention, with a learned γ
+egt           EGT (arXiv:2108.03348): states from the adjacency's singular vectors; softmax(clip(q·k / √D, ±5) + b_ij) ⊙ σ(g_ij), b and g linear in a
+              state of whether i and j are joined
+uniform       the same weight for every node
 """
 
 from typing import TYPE_CHECKING, Literal
@@ -30,7 +30,9 @@ _VECTORS = 10  # eigenvectors of SAN, singular vectors of EGT
 
 
 def _options(config: "HopConfig") -> GRITConfig:
-    return GRITConfig(width=config.width, num_heads=1, num_layers=1, rrwp_steps=config.walk_steps, attention_dropout=0.0)
+    return GRITConfig(
+        width=config.width, num_heads=1, num_layers=1, rrwp_steps=config.walk_steps, attention_dropout=0.0
+    )
 
 
 class GRITHead(nn.Module):

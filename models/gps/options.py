@@ -144,7 +144,9 @@ class HybridConfig:
         check_numeric(self, "input_dropout", "scale_rows")
         check_joins(self)
         if self.virtual_node and self.local.join != "top":
-            raise ValueError(f"a virtual node needs local layers in front, got join {self.local.join}; set local.join to top")
+            raise ValueError(
+                f"a virtual node needs local layers in front, got join {self.local.join}; set local.join to top"
+            )
         if not self.local.is_paper and local != "none":
             raise ValueError(
                 f"the local block is {self.local.block}, got another in the layer, {local}; set layer.local to none"

@@ -7,7 +7,14 @@ from graphmill.core.option_checks import Count, Share, Size, check_fields
 
 Block = Literal["lcb", "gcn", "sage", "gat", "gatv2", "gin", "gated-gcn", "appnp"]
 
-READS_EDGES: tuple[Block, ...] = ("gcn", "sage", "gat", "gatv2", "gin", "gated-gcn")  # blocks that read features of edges
+READS_EDGES: tuple[Block, ...] = (
+    "gcn",
+    "sage",
+    "gat",
+    "gatv2",
+    "gin",
+    "gated-gcn",
+)  # blocks that read features of edges
 
 
 @dataclass(frozen=True)

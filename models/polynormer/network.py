@@ -95,9 +95,7 @@ class Polynormer(nn.Module):
         self.input = NodeInput(config.input_dropout, config.scale_rows, linear=True)
         self.encoder = FeatureEncoder(config.node, width)
         self.dropout = Dropout(config.dropout)
-        self.local_layers = nn.ModuleList(
-            LocalPolynomial(config, beta) for beta in _betas(config, config.num_layers)
-        )
+        self.local_layers = nn.ModuleList(LocalPolynomial(config, beta) for beta in _betas(config, config.num_layers))
         self.norm, self.out = LayerNorm(width), nn.Linear(width, width)
         self.global_layers = nn.ModuleList(
             GlobalPolynomial(config, beta, self.out) for beta in _betas(config, config.global_layers)

@@ -59,9 +59,7 @@ class SGFormer(nn.Module):
         self.attention_encoder, self.graph_encoder = (FeatureEncoder(config.node, width) for _ in range(2))
         self.attentions = nn.ModuleList(GlobalAttention(config) for _ in range(config.attention_layers))
         self.layer_norms = nn.ModuleList(LayerNorm(width) for _ in range(config.attention_layers + 1))
-        self.linears = nn.ModuleList(
-            nn.Linear((1 + config.initial) * width, width) for _ in range(config.num_layers)
-        )
+        self.linears = nn.ModuleList(nn.Linear((1 + config.initial) * width, width) for _ in range(config.num_layers))
         self.batch_norms = nn.ModuleList(RowBatchNorm(width) for _ in range(config.num_layers + 1))
         self.dropout, self.attention_dropout = Dropout(config.dropout), Dropout(config.attention_dropout)
         self.head = None if config.task == "link" else nn.Linear(width, config.out_dim)

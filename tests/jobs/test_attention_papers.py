@@ -100,7 +100,9 @@ def test_the_subgraph_of_an_edge_has_the_nodes_near_its_ends_and_their_walks():
 
 def test_subgraphs_tell_apart_what_walks_cannot():
     """Two strongly regular graphs with 16 nodes: the rook's graph and Shrikhande's. Every function of walks alone is equal on them."""
-    rook = [((a, b), (c, d)) for a in range(4) for b in range(4) for c in range(4) for d in range(4) if (a == c) != (b == d)]
+    rook = [
+        ((a, b), (c, d)) for a in range(4) for b in range(4) for c in range(4) for d in range(4) if (a == c) != (b == d)
+    ]
     steps = {(0, 1), (0, 3), (1, 0), (3, 0), (1, 1), (3, 3)}
     shrikhande = [((a, b), ((a + x) % 4, (b + y) % 4)) for a in range(4) for b in range(4) for x, y in steps]
     ends = [torch.tensor([[4 * a + b, 4 * c + d] for (a, b), (c, d) in edges]).t() for edges in (rook, shrikhande)]
@@ -109,7 +111,9 @@ def test_subgraphs_tell_apart_what_walks_cannot():
         torch.manual_seed(0)
         model = kind(config).double().eval()
         with torch.no_grad():
-            for parameter in model.parameters():  # the initial weights are small, and differences would be of the size of rounding
+            for (
+                parameter
+            ) in model.parameters():  # the initial weights are small, and differences would be of the size of rounding
                 parameter.add_(0.3 * torch.randn_like(parameter))
         one, two = (model(Graphs(torch.tensor([0, 16]), each, node_id=torch.arange(16))) for each in ends)
         assert ((one - two).abs().max() > 1e-10) == is_apart
@@ -118,9 +122,24 @@ def test_subgraphs_tell_apart_what_walks_cannot():
 @pytest.mark.long
 def test_attention_distances_of_a_trained_run(tmp_path):
     pytest.importorskip("rdkit")
-    small = ["--model.width", 16, "--model.num_layers", 2, "--model.num_heads", 4, "--data.molecules", 60, "--fit.epochs", 1, "--fit.warmup_epochs", 0]
+    small = [
+        "--model.width",
+        16,
+        "--model.num_layers",
+        2,
+        "--model.num_heads",
+        4,
+        "--data.molecules",
+        60,
+        "--fit.epochs",
+        1,
+        "--fit.warmup_epochs",
+        0,
+    ]
     output_of(train_graphs.main, *small, "--run.dir", "run", cwd=tmp_path)
     (stored,) = {json.loads((tmp_path / "run" / "summary.json").read_text())["graphs"]}
-    said = output_of(attention_distance.main, "--run", "run", "--data", stored, "--graphs", 5, "--out", "out", cwd=tmp_path)
+    said = output_of(
+        attention_distance.main, "--run", "run", "--data", stored, "--graphs", 5, "--out", "out", cwd=tmp_path
+    )
     assert "head 3" in said
     assert len(json.loads((tmp_path / "out" / "results.json").read_text())["results"]) == 2

@@ -30,7 +30,7 @@ SMALL = {
     "graphmill.jobs.papers.equivariant_basis": "--scale smoke",
     "graphmill.jobs.papers.norm_autoencoder": "--steps 2",
     "graphmill.jobs.papers.color_refinement": "--steps 3",
-    "bench": "--device cpu --log2-from 4 --log2-to 5 --budget-s 5 --levels attention --layers 1",
+    "bench": "--device cpu --log2-from 6 --log2-to 7 --budget-s 5 --levels attention --layers 1",
 }
 FEW = "--fit.epochs 1 --fit.warmup_epochs 0 --fit.warmup_steps none --fit.start_from none"
 TINY = {
@@ -104,7 +104,9 @@ def _head(row) -> str:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("row", [row for row in ROWS if row not in TRAININGS], ids=lambda row: f"{row.paper} {row.table} {row.row}")
+@pytest.mark.parametrize(
+    "row", [row for row in ROWS if row not in TRAININGS], ids=lambda row: f"{row.paper} {row.table} {row.row}"
+)
 def test_an_experiment_of_its_own_runs(row, graphs, tmp_path):
     words = row.words()
     own = 2 if words[0] == "bench" else 1

@@ -14,10 +14,27 @@ from graphmill.models.sgformer.options import SGFormerConfig
 
 SIZES = (5, 1, 8)
 POLY = PolynormerConfig(
-    node=Features(dim=3), out_dim=2, width=8, num_heads=2, num_layers=2, global_layers=2, local_epochs=1, dropout=0.0, global_dropout=0.0, input_dropout=0.0
+    node=Features(dim=3),
+    out_dim=2,
+    width=8,
+    num_heads=2,
+    num_layers=2,
+    global_layers=2,
+    local_epochs=1,
+    dropout=0.0,
+    global_dropout=0.0,
+    input_dropout=0.0,
 )
 SG = SGFormerConfig(
-    node=Features(dim=3), out_dim=2, width=6, num_layers=2, num_heads=2, attention_layers=2, graph_weight=0.7, dropout=0.0, attention_dropout=0.0
+    node=Features(dim=3),
+    out_dim=2,
+    width=6,
+    num_layers=2,
+    num_heads=2,
+    attention_layers=2,
+    graph_weight=0.7,
+    dropout=0.0,
+    attention_dropout=0.0,
 )
 
 
@@ -27,7 +44,9 @@ def batch(sizes=SIZES):
     edges = [torch.randint(0, size, (2, size)) + first for size, first in zip(sizes, ptr, strict=False)]
     edge_index = torch.cat(edges, dim=1)
     edge_index = edge_index[:, edge_index[0] != edge_index[1]]
-    return Graphs(ptr, torch.cat([edge_index, edge_index.flip(0)], dim=1), torch.randn(int(ptr[-1]), 3, dtype=torch.float64))
+    return Graphs(
+        ptr, torch.cat([edge_index, edge_index.flip(0)], dim=1), torch.randn(int(ptr[-1]), 3, dtype=torch.float64)
+    )
 
 
 def build(kind, config):
@@ -164,6 +183,16 @@ def test_released_sizes():
     width, features, classes, local, layers = 512, 745, 8, 7, 2
     per_local = 3 * width * width + 2 * width + 2 * width + 2 * width + width  # GAT, two maps, its two vectors, LN, β
     per_global = 3 * (width * width + width) + 2 * width + width
-    count = (features + 1) * width + local * per_local + layers * per_global + 2 * width + width * width + width + 2 * (width + 1) * classes
-    config = PolynormerConfig(node=Features(dim=features), out_dim=classes, width=width, num_layers=local, global_layers=layers)
+    count = (
+        (features + 1) * width
+        + local * per_local
+        + layers * per_global
+        + 2 * width
+        + width * width
+        + width
+        + 2 * (width + 1) * classes
+    )
+    config = PolynormerConfig(
+        node=Features(dim=features), out_dim=classes, width=width, num_layers=local, global_layers=layers
+    )
     assert sum(each.numel() for each in Polynormer(config).parameters()) == count

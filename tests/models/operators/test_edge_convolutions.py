@@ -47,7 +47,9 @@ def normed(norm, x):
 def test_without_attention_the_layer_is_that_of_gnn_plus(local):
     x, e, graphs = inputs()
     torch.manual_seed(1)
-    layer = GPSLayer(D, GPSOptions(local=local, mlp="residual", activated=local != "gated_gcn"), has_global=False).double()
+    layer = GPSLayer(
+        D, GPSOptions(local=local, mlp="residual", activated=local != "gated_gcn"), has_global=False
+    ).double()
     got, edges = layer(x, e, graphs, None)
     if local == "gated_gcn":
         update, next_edges = layer.local(x, e, graphs)
@@ -80,7 +82,9 @@ def test_a_virtual_node_reads_and_feeds_every_node():
     )
     torch.manual_seed(2)
     model = Primphormer(config).double().eval()
-    graphs = Graphs(torch.tensor([0, 4, N]), torch.tensor([[0, 1, 4], [1, 2, 5]]), torch.randn(N, 3, dtype=torch.float64))
+    graphs = Graphs(
+        torch.tensor([0, 4, N]), torch.tensor([[0, 1, 4], [1, 2, 5]]), torch.randn(N, 3, dtype=torch.float64)
+    )
     with torch.no_grad():
         model.virtual.first_D.copy_(torch.randn(D))
     expected = model.stem(graphs)[0]
@@ -95,5 +99,5 @@ def test_a_virtual_node_reads_and_feeds_every_node():
 
 
 def test_a_virtual_node_needs_local_layers_in_front():
-    with pytest.raises(ValueError, match="set local.join to top"):
+    with pytest.raises(ValueError, match=r"set local\.join to top"):
         PrimphormerConfig(virtual_node=True)
