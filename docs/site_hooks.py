@@ -1,4 +1,4 @@
-"""What `make docs` adds to the pages: the notebook as a page, and llms.txt, the list of all pages for language models."""
+"""What `make docs` adds to the pages: the notebook as a page, the papers' figures as a page, and llms.txt, the list of all pages for language models."""
 
 import json
 import re
@@ -7,6 +7,9 @@ from typing import Any
 
 from mkdocs.structure.files import File, Files
 
+from graphmill.jobs import reproduce
+
+FIGURES = "guides/reproduce.md"
 NOTEBOOK, PAGE = "guides/notebook.ipynb", "guides/notebook.md"
 _described: dict[str, str] = {}
 
@@ -24,6 +27,7 @@ def as_markdown(notebook: str) -> str:
 def on_files(files: Files, config: Any) -> Files:
     text = (Path(config["docs_dir"]) / NOTEBOOK).read_text()
     files.append(File.generated(config, PAGE, content=as_markdown(text)))
+    files.append(File.generated(config, FIGURES, content=reproduce.page()))
     return files
 
 

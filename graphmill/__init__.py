@@ -52,6 +52,7 @@ COMMANDS = {
     "evaluate": "graphmill.jobs.run.evaluate",
     "export_index": "graphmill.jobs.export_index",
     "sweep": "graphmill.jobs.sweep",
+    "reproduce": "graphmill.jobs.reproduce",
     "replay": "graphmill.jobs.replay",
     "runs": "graphmill.jobs.runs",
     "compare": "graphmill.jobs.compare",

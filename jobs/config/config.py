@@ -127,6 +127,8 @@ class GraphSetOptions:
     """Snapshot of the set; none: the newest. A resumed run keeps its snapshot."""
     molecules: int = 4_000
     """Size of the embedded set."""
+    edge_features: bool = True
+    """Read the features of edges. no: leave them out, for a model that has no place for them."""
     standardise: Literal["auto", "yes", "no"] = "auto"
     """Standardise columns of real numbers, of nodes and of edges, by mean and deviation of the training graphs. The model and the baseline read the
     standardised columns. yes: all columns. auto: columns with a scale far from 1, by the same rule as for the nodes of one graph."""
@@ -184,7 +186,7 @@ class GraphEvaluationOptions:
 
     def batches(self, options: Any) -> Any:
         """The sampler options for a split, made from the options of the training sampler."""
-        return replace(options, max_graphs=self.max_graphs)
+        return replace(options, max_graphs=self.max_graphs, pair_negatives="stored")
 
     def __post_init__(self) -> None:
         check_fields(self)

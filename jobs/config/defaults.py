@@ -438,7 +438,7 @@ RULES: Mapping[str, Rule] = {
     "fit.patience": _patience,
 }
 _CLASSIC = ("gcn", "gat", "sage")
-_HAVE_RECIPES = ("tokengt", "primphormer", "grit", "ppgt", "rsage")
+_HAVE_RECIPES = ("tokengt", "primphormer", "grit", "ppgt", "polynormer", "sgformer", "rsage")
 _CHOSEN_FOR = ("geco", *_CLASSIC)  # the rules were measured with these models
 _OF_ANY_MODEL = ("sampler.num_chunks", "fit.epochs", "fit.warmup_epochs", "fit.eval_every", "fit.patience")
 _BESIDE_A_RECIPE = (*_OF_ANY_MODEL, "model.layer.local", "model.local.join", "model.width")

@@ -159,6 +159,12 @@ MODELS: dict[str, dict[str, Row]] = {
         "tokengt": Row("graphmill.models.tokengt.options:TokenGTConfig", "graphmill.models.tokengt.network:TokenGT"),
         "grit": Row("graphmill.models.grit.options:GRITConfig", "graphmill.models.grit.network:GRIT"),
         "ppgt": Row("graphmill.models.ppgt.options:PPGTConfig", "graphmill.models.ppgt.network:PPGT"),
+        "polynormer": Row(
+            "graphmill.models.polynormer.options:PolynormerConfig", "graphmill.models.polynormer.network:Polynormer"
+        ),
+        "sgformer": Row(
+            "graphmill.models.sgformer.options:SGFormerConfig", "graphmill.models.sgformer.network:SGFormer"
+        ),
         "sage": _classic("SAGEConfig"),
         "gcn": _classic("GCNConfig"),
         "gat": _classic("GATConfig"),

@@ -46,8 +46,9 @@ def _tables(
 ) -> list[tuple[str, int, Sequence[ColumnStatistics], list[str]]]:
     """(node type or relation, number of columns, their statistics, their names if known) for each feature table."""
     if isinstance(row, GraphSetManifest):
-        both = ("", row.node, row.measured.node_columns), (OF_EDGES, row.edge, row.measured.edge_columns)
-        return [(part, schema.dim, columns, []) for part, schema, columns in both if schema.holds_numbers]
+        both = [("", row.node, row.measured.node_columns), (OF_EDGES, row.edge, row.measured.edge_columns)]
+        read = both if getattr(options, "edge_features", True) else both[:1]
+        return [(part, schema.dim, columns, []) for part, schema, columns in read if schema.holds_numbers]
     part, split_set = "" if row.part is None else row.part.name, getattr(options, "split_set", 0)
     tables: list[tuple[str, int, Sequence[ColumnStatistics], list[str]]] = []
     if row.part is None or not row.has_topology:

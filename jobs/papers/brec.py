@@ -64,8 +64,8 @@ class BrecConfig:
 
     data: Path
     """The folder of BREC's graph6 files (basic.npy, cfi.npy …)."""
-    model: Literal["grit", "ppgt", "primphormer"] = "grit"
-    """Model to train. Its recipe is brec.yaml."""
+    model: Literal["grit", "ppgt", "primphormer", "i2gnn_ppgt"] = "grit"
+    """Model to train. Its recipe is brec.yaml. i2gnn_ppgt: PPGT with features of edges from the subgraphs around them (jobs/papers/subgraph_encoder.py)."""
     pairs: tuple[str, ...] = tuple(CATEGORIES)
     """Categories, or parts of categories: `basic:0-9`, `cfi:3`."""
     epochs: Size = 20
@@ -89,6 +89,8 @@ class BrecConfig:
     """S of ppgt; none: 15, as in the recipe."""
     position: Literal["laplacian", "stable_expressive"] | None = None
     """Position encoding of primphormer; none: laplacian, as in the recipe."""
+    attention: Literal["primal", "softmax", "primal_sequence"] | None = None
+    """Attention of primphormer, the rows of its table; none: primal, as in the recipe."""
     precision: Literal["float32", "float64"] = "float32"
     """Type of weights, walks and outputs. BREC's program uses float32, but its rounding can hide the difference of two graphs (five CFI pairs with ppgt)."""
     seed: int = 2022
@@ -106,7 +108,7 @@ class BrecConfig:
             raise ConfigError(f"batch_size: expected an even number, got {self.batch_size}; set --batch-size")
         if self.bound and self.model not in WALK_STEPS:
             raise ConfigError(f"bound: expected one of {', '.join(WALK_STEPS)}, got {self.model}; set --model")
-        for name, model in (("spe_scales", "ppgt"), ("position", "primphormer")):
+        for name, model in (("spe_scales", "ppgt"), ("position", "primphormer"), ("attention", "primphormer")):
             if getattr(self, name) is not None and self.model != model:
                 raise ConfigError(
                     f"{name}: expected model {model}, which has it, got {self.model}; set --model or leave it out"
@@ -205,8 +207,10 @@ def build_model(config: BrecConfig) -> "nn.Module":
     """Makes a new model by the recipe. Raises ConfigError if an option does not fit the model."""
     import torch
 
-    component = read_config(config_tree("graphs", read_recipe(f"{config.model}/brec.yaml"))).model
+    name = "ppgt" if config.model == "i2gnn_ppgt" else config.model
+    component = read_config(config_tree("graphs", read_recipe(f"{name}/brec.yaml"))).model
     changes: dict[str, Any] = {"width": config.width, "num_layers": config.num_layers, "spe_scales": config.spe_scales}
+    changes["attention"] = config.attention
     if config.position is not None:
         from graphmill.models.gps.options import PositionOptions
 
@@ -215,7 +219,9 @@ def build_model(config: BrecConfig) -> "nn.Module":
         options = replace(component.options, **{k: v for k, v in changes.items() if v is not None})
     except ValueError as error:
         raise ConfigError(str(error)) from None
-    network = load(MODELS["graphs"][config.model].build)
+    network = load(MODELS["graphs"][name].build)
+    if config.model == "i2gnn_ppgt":
+        from graphmill.jobs.papers.subgraph_encoder import SubgraphPPGT as network
     return network(model_config(replace(component, options=options), WITHOUT_FEATURES)).to(
         getattr(torch, config.precision)
     )

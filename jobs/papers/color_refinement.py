@@ -6,21 +6,47 @@ GD-WL (Zhang et al. 2023, arXiv:2301.09505, equation 3) with the walk probabilit
 
 until the number of colours stops growing. GRIT (Ma et al. 2023, proposition 3.2) and PPGT compute no more than this from RRWP. So no
 weights distinguish a pair with equal colours, except through rounding. `steps` is the longest walk of the models' recipes.
+
+    python -m graphmill.jobs.papers.color_refinement      GRIT's example (figure 6): the dodecahedron and the Desargues graph
+
+You should see that distances do not tell these graphs apart, and walks of three steps or more do.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
+
+from graphmill.core.option_checks import Count, check_fields
+from graphmill.jobs.cli.exit_codes import run
+from graphmill.jobs.config.reader import parse
 
 # Probabilities are residues modulo two primes: equal probabilities stay equal, and different ones almost surely differ in one residue. The
 # product of two matrices of a graph with up to 1,024 nodes stays below 2^63.
 _PRIMES = (67_108_859, 33_554_393)
 
 
+@dataclass(frozen=True)
+class RefinementConfig:
+    """Refine the colours of the dodecahedron and the Desargues graph."""
+
+    steps: Count = 8
+    """Longest walk that is tried."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
 def tells_apart(first_NN: np.ndarray, second_NN: np.ndarray, steps: int) -> bool:
     """Returns whether the two graphs, bool adjacency matrices of up to 1,024 nodes, get different colours."""
     if first_NN.shape != second_NN.shape:
         return True
-    n = len(first_NN)
-    pairs_PC = np.concatenate([_walks(adjacency, steps).reshape(n * n, -1) for adjacency in (first_NN, second_NN)])
+    return _differ([_walks(adjacency, steps) for adjacency in (first_NN, second_NN)])
+
+
+def _differ(pairs_NNC: list[np.ndarray]) -> bool:
+    """Whether two graphs with these descriptions of each pair [N, N, C] get different colours."""
+    n = len(pairs_NNC[0])
+    pairs_PC = np.concatenate([pairs.reshape(n * n, -1) for pairs in pairs_NNC])
     pair_GNN = _numbered(pairs_PC).reshape(2, n, n)
     color_GN = np.zeros((2, n), dtype=np.int64)
     while True:
@@ -53,3 +79,33 @@ def _walks(adjacency_NN: np.ndarray, steps: int) -> np.ndarray:
 def _numbered(rows_RC: np.ndarray) -> np.ndarray:
     """Returns an id for each row; equal rows have equal ids."""
     return np.unique(rows_RC, axis=0, return_inverse=True)[1].reshape(-1)
+
+
+def distances(adjacency_NN: np.ndarray) -> np.ndarray:
+    """[N, N, 1]: lengths of shortest paths; N where there is no path."""
+    n = len(adjacency_NN)
+    length_NN, reached_NN = np.full((n, n), n), np.eye(n, dtype=bool)
+    for length in range(n):
+        length_NN[reached_NN & (length_NN == n)] = length
+        reached_NN = reached_NN @ adjacency_NN
+    return length_NN[..., None]
+
+
+def main() -> None:
+    config = parse(RefinementConfig, __doc__)
+    import networkx  # torch requires it
+
+    pair = [
+        networkx.to_numpy_array(graph, dtype=bool)
+        for graph in (networkx.dodecahedral_graph(), networkx.desargues_graph())
+    ]
+    print(f"shortest paths: {'told apart' if _differ([distances(each) for each in pair]) else 'equal'}")
+    for steps in range(1, config.steps + 1):
+        print(
+            f"walks of up to {steps} steps: {'told apart' if tells_apart(pair[0], pair[1], steps) else 'equal'}",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    run(main)

@@ -52,7 +52,7 @@ class Row(NamedTuple):
 
 
 ROWS = {
-    "none": Row("none", 1, False, (47.95, 53.93), (29.88, 34.70)),
+    "plain": Row("none", 1, False, (47.95, 53.93), (29.88, 34.70)),
     "type": Row("none", 1, True, (32.38, 40.06), (15.92, 20.39)),
     "random-first-order+type": Row("random_first_order", 24, True, (32.19, 32.49), (15.87, 16.56)),
     "first-order+type": Row("orf_first_order", 24, True, (32.35, 39.87), (15.87, 16.56)),
@@ -64,7 +64,7 @@ ROWS = {
     "lap+type": Row("laplacian", 20, True, (0.053, 0.005), (0.101, 0.019)),
 }
 RowName = Literal[
-    "none",
+    "plain",
     "type",
     "random-first-order+type",
     "first-order+type",
@@ -115,6 +115,8 @@ class BasisConfig:
     """The same seed gives the same table."""
     device: str = "cpu"
     """Device that trains: cpu, cuda or cuda:1."""
+    maps: bool = False
+    """Also draw the 15 targets and each row's learned attention on the first test graph: maps.svg, as in the paper's figure 3."""
     out: Path = Path("runs/equivariant_basis")
     """Folder of the table."""
 
@@ -288,8 +290,8 @@ def batches(samples: "list[Sample]", size: int, generator: "torch.Generator") ->
 
 def run_row(
     name: str, config: BasisConfig, sizes: Sizes, train: "list[Sample]", test: "list[Sample]"
-) -> dict[str, float]:
-    """Trains one row. Returns the training loss over the last tenth of the steps, the loss on the test graphs, and the seconds."""
+) -> tuple[dict[str, float], tuple[list[np.ndarray], list[np.ndarray]]]:
+    """Trains one row. Returns the training loss over the last tenth of the steps, the loss on the test graphs, and the seconds; and the attention maps."""
     import torch
 
     started = time.perf_counter()
@@ -316,11 +318,27 @@ def run_row(
     with torch.no_grad():
         chunks = [test[i : i + sizes.batch_graphs] for i in range(0, len(test), sizes.batch_graphs)]
         losses = [float(basis_loss(model, pack(chunk, config.device))) * len(chunk) for chunk in chunks]
-    return {
+    results = {
         "train": float(total) / last,
         "test": sum(losses) / len(test),
         "seconds": time.perf_counter() - started,
     }
+    return results, attention_maps(model, pack(test[:1], config.device))
+
+
+def attention_maps(model: "nn.Module", graphs: "Graphs") -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """The 15 target matrices and the 15 learned ones of one graph; a matrix has a row for each token and a column for [null] and each token."""
+    import torch
+
+    from graphmill.models.tokengt.network import TokenView
+
+    view = TokenView(graphs, 1)
+    target_K1QT, mask_1Q = basis_targets(view)
+    with torch.no_grad():
+        learned_K1QT = model(view)
+    both = (each[:, 0, mask_1Q[0]].float().cpu().numpy() for each in (target_K1QT, learned_K1QT))
+    targets, learned = (list(each) for each in both)
+    return targets, learned
 
 
 def describe(results: dict[str, dict[str, float]], tokens: str) -> str:
@@ -345,11 +363,19 @@ def main() -> None:
     samples = make_samples(sizes.num_graphs, config.input == "dense", config.seed)
     held = sizes.num_graphs // 10
     results: dict[str, dict[str, float]] = {}
+    drawn: dict[str, list[np.ndarray]] = {}
     for name in config.rows:
-        row = results[name] = run_row(name, config, sizes, samples[held:], samples[:held])
+        row, maps = run_row(name, config, sizes, samples[held:], samples[:held])
+        results[name] = row
+        drawn.setdefault("target", maps[0])
+        drawn[name] = maps[1]
         print(f"{name:>17}  train {row['train']:.3f}  test {row['test']:.3f}  ({row['seconds']:.0f} s)", flush=True)
         # Written after every row, so that a stopped run keeps its rows.
         keep(config.out / config.input, config, describe(results, config.input), sizes=sizes, results=results)
+    if config.maps:
+        from graphmill.jobs.papers.drawings import write_matrices
+
+        write_matrices(config.out / config.input / "maps.svg", drawn)
     print(f"\n{describe(results, config.input)}\n\nkept in {config.out / config.input}")
 
 

@@ -1,16 +1,17 @@
 """Tests whether one head of attention can attend only to the neighbors k steps away: GRIT's first experiment (arXiv:2305.17589, section 4.1).
 
-    python -m graphmill.jobs.papers.hop_attention                              20 small molecules that are embedded, three kinds, k = 1, 2, 3: about ten minutes on one core
+    python -m graphmill.jobs.papers.hop_attention                              20 small molecules that are embedded, six kinds, k = 1, 2, 3: about twenty minutes on one core
     python -m graphmill.jobs.papers.hop_attention --data graphs/zinc           graphs of a stored set, as in the paper (ZINC)
     python -m graphmill.jobs.papers.hop_attention --kinds grit --hops 3
 
 One layer with one head reads positions and no features. For each graph a new layer learns the matrix (Aᵏ > 0), each row divided by its sum. The loss is
-the mean absolute error. GRIT uses its conditional scores over random walks. Graphormer uses dot products of degree embeddings and a bias for each
-length of a shortest path. Uniform gives every node the same weight and needs no training.
+the mean absolute error. The attentions are those of jobs/papers/hop_heads.py: GRIT, Graphormer with shortest paths, a transformer with RWSE, SAN with
+eigenvectors, EGT with singular vectors, and uniform weights, which need no training.
 
 You should see an error of 0 with GRIT for every k, and a much larger error with uniform. Graphormer's error is 0 for k = 1, because the distance alone decides
 in this case. The error grows with k. It is lower than in the paper, which has another baseline. The paper's errors for k = 1, 2, 3, on 20 graphs of ZINC with
-2,000 epochs each, are: GRIT .001, .001, .007; Graphormer .043, .034, .025; mean pooling .083, .080, .069; SAN, which this job does not have, .044, .042, .029.
+2,000 epochs each, are: GRIT .001, .001, .007; Graphormer .043, .034, .025; mean pooling .083, .080, .069;
+a transformer .080, .069 (k = 2, 3); SAN .044, .042, .029. EGT has only R²: .55, .28, .26.
 results.md and results.json are written to --out. The paper does not specify the following. Here widths are 64, Adam starts at 1e-3 with a cosine to 0, and a
 row without neighbors k steps away does not count.
 """
@@ -34,13 +35,15 @@ if TYPE_CHECKING:
 
     from graphmill.models.primitives.graphs import Graphs
 
-Kind = Literal["grit", "graphormer", "uniform"]
-PUBLISHED = {
+Kind = Literal["grit", "graphormer", "transformer", "san", "egt", "uniform"]
+PUBLISHED: dict[str, dict[int, float]] = {
     "grit": {1: 0.001, 2: 0.001, 3: 0.007},
     "graphormer": {1: 0.043, 2: 0.034, 3: 0.025},
+    "transformer": {2: 0.080, 3: 0.069},
+    "san": {1: 0.044, 2: 0.042, 3: 0.029},
+    "egt": {},
     "uniform": {1: 0.083, 2: 0.080, 3: 0.069},
 }
-_DEGREES, _LENGTHS = 16, 32
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,8 @@ class HopConfig:
     """GRIT's K, channels of walk probabilities."""
     seed: int = 0
     """The same seed gives the same table."""
+    maps: bool = False
+    """Also draw the target and the learned attention of the first graph for each k: maps.svg, as in the paper's figure 5."""
     out: Path = Path("runs/hop_attention")
     """Folder of the table."""
 
@@ -102,59 +107,18 @@ def hop_targets(graphs: "Graphs", hops: int) -> "Tensor":
     return reached_NN / reached_NN.sum(1, keepdim=True).clamp(min=1)
 
 
-def build_model(kind: Kind, config: HopConfig, seed: int) -> "nn.Module":
+def build_model(kind: str, config: HopConfig, seed: int) -> "nn.Module":
     """Makes one layer with one head; `model(graphs)` returns the attention [N, N]."""
     import torch
-    from torch import nn
 
-    from graphmill.models.encodings.random_walk import random_walk_probabilities
-    from graphmill.models.grit.attention import BiasAttention, ConditionalAttention
-    from graphmill.models.grit.options import GRITConfig
-
-    options = GRITConfig(
-        width=config.width, num_heads=1, num_layers=1, rrwp_steps=config.walk_steps, attention_dropout=0.0
-    )
-
-    class GRITHead(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.absolute, self.relative = (nn.Linear(config.walk_steps, config.width, bias=False) for _ in range(2))
-            self.attention = ConditionalAttention(options)
-
-        def forward(self, graphs: "Graphs") -> "Tensor":
-            walks_NNK = random_walk_probabilities(graphs, config.walk_steps)[0]
-            x_ND, e_NND = self.absolute(walks_NNK.diagonal().t()), self.relative(walks_NNK)
-            layer = self.attention
-            weight_NND, bias_NND = layer.edge(e_NND).chunk(2, dim=2)
-            t_NND = (layer.query(x_ND).unsqueeze(1) + layer.key(x_ND).unsqueeze(0)) * weight_NND
-            # The slope of ρ is unbounded at 0; the 1e-12 bounds it, and ρ(0) stays 0.
-            rho_NND = t_NND.sign() * (t_NND.abs() + 1e-12).sqrt()
-            return torch.einsum("ijc,chq->ij", torch.relu(rho_NND + bias_NND), layer.score).softmax(1)
-
-    class GraphormerHead(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.degree, self.length = nn.Embedding(_DEGREES, config.width), nn.Embedding(_LENGTHS + 1, config.width)
-            self.attention = BiasAttention(options)
-
-        def forward(self, graphs: "Graphs") -> "Tensor":
-            reached_NNK = random_walk_probabilities(graphs, _LENGTHS)[0] > 0
-            length_NN = reached_NNK.int().argmax(dim=2).where(reached_NNK.any(dim=2), _LENGTHS)
-            x_ND = self.degree(graphs.by_source.size_S.clamp_max(_DEGREES - 1))
-            layer = self.attention
-            score_NN = layer.query(x_ND) @ layer.key(x_ND).t() / config.width**0.5
-            return (score_NN + layer.bias(self.length(length_NN))[..., 0]).softmax(1)
-
-    class UniformHead(nn.Module):
-        def forward(self, graphs: "Graphs") -> "Tensor":
-            return torch.full((graphs.num_nodes, graphs.num_nodes), 1 / graphs.num_nodes)
+    from graphmill.jobs.papers.hop_heads import HEADS
 
     torch.manual_seed(seed)
-    return {"grit": GRITHead, "graphormer": GraphormerHead, "uniform": UniformHead}[kind]()
+    return HEADS[kind](config)
 
 
-def fit(kind: Kind, config: HopConfig, graphs: "Graphs", hops: int, seed: int) -> tuple[float, float]:
-    """Returns (mean absolute error, R²) after the last step, over the rows that have neighbors."""
+def fit(kind: Kind, config: HopConfig, graphs: "Graphs", hops: int, seed: int) -> "tuple[float, float, Tensor]":
+    """Returns (mean absolute error, R²) after the last step, over the rows that have neighbors, and the attention [N, N]."""
     import torch
 
     model, target_NN = build_model(kind, config, seed), hop_targets(graphs, hops)
@@ -170,9 +134,10 @@ def fit(kind: Kind, config: HopConfig, graphs: "Graphs", hops: int, seed: int) -
             optimizer.step()
             schedule.step()
     with torch.no_grad():
-        error_RN = model(graphs)[counts] - target_RN
+        attention_NN = model(graphs)
+        error_RN = attention_NN[counts] - target_RN
     spread = (target_RN - target_RN.mean()).square().sum()
-    return float(error_RN.abs().mean()), float(1 - error_RN.square().sum() / spread)
+    return float(error_RN.abs().mean()), float(1 - error_RN.square().sum() / spread), attention_NN
 
 
 def main() -> None:
@@ -180,6 +145,7 @@ def main() -> None:
     check_results(config.out)
     graphs = read_graphs(config.data, config.graphs)
     results, rows = {}, []
+    drawn: dict[str, list[np.ndarray]] = {}
     for kind in config.kinds:
         for hops in config.hops:
             began = time.perf_counter()
@@ -191,7 +157,9 @@ def main() -> None:
             ]
             if not fits:
                 continue
-            errors, squares = zip(*fits, strict=True)
+            errors, squares, maps = zip(*fits, strict=True)
+            if config.maps:
+                drawn.setdefault(kind, []).append(maps[0].numpy())
             spread = statistics.stdev(errors) if len(errors) > 1 else 0.0
             published = PUBLISHED[kind].get(hops, "")
             row = (
@@ -215,6 +183,11 @@ def main() -> None:
     columns = {"attention": "", "k": "", "MAE": ".4f", "±": ".4f", "R²": ".3f", "paper's MAE": "", "seconds": ".0f"}
     text = "\n".join(table(columns, rows))
     keep(config.out, config, text, results=results)
+    if config.maps:
+        from graphmill.jobs.papers.drawings import write_matrices
+
+        targets = [hop_targets(one, hops) for hops in config.hops for one in graphs[:1]]
+        write_matrices(config.out / "maps.svg", {"target": [each.numpy() for each in targets], **drawn})
     print(text)
 
 

@@ -149,8 +149,8 @@ def _shards_hear_their_neighbors(config: RunConfig) -> str | None:
         return None
     if getattr(config.model.options, "block", "geco") == "hyena":
         return "--run.parallel graph: expected GECO's own block, hyena computes all nodes in one process; set --model.block geco"
-    if local.block == "gated-gcn":
-        return f"--run.parallel graph: expected a local block that keeps no row of an edge (lcb, gcn, sage, gat, appnp), got {local.block}; set --model.local.block"
+    if local.block in ("gated-gcn", "gatv2"):
+        return f"--run.parallel graph: expected a local block that keeps no row of an edge (lcb, gcn, sage, gat, gin, appnp), got {local.block}; set --model.local.block"
     return None
 
 
@@ -214,7 +214,7 @@ def _sums_can_be_corrected(config: RunConfig) -> str | None:
         return None
     block = getattr(config.model.options, "local", None)
     name = config.model.name
-    if name in ("geco", "sage", "gcn", "rsage") and getattr(block, "block", "lcb") not in ("gat", "gated-gcn"):
+    if name in ("geco", "sage", "gcn", "rsage") and getattr(block, "block", "lcb") not in ("gat", "gatv2", "gated-gcn"):
         return None
     model = f"{name} with --model.local {block.block}" if name == "geco" and block is not None else name
     return (

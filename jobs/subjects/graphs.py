@@ -97,7 +97,9 @@ class Graphs(Subject):
         plan.add("graphs", f"{info.name}, {made}; {count}; targets {', '.join(info.target_names) or 'none'}")
         if config.task.name != "classes" and info.target_names:  # the number of classes is known only from the targets
             manifest = GraphSetManifest(info.name, rows or 0, 0, 0, (0, rows or 0), ATOMS, BONDS)
-            inputs = set_inputs(manifest, 1 if config.target is not None else len(info.target_names))
+            inputs = set_inputs(
+                manifest, 1 if config.target is not None else len(info.target_names), config.data.edge_features
+            )
             plan.add_model(resolve(config, Facts(inputs, {}, resources)).build_model())
         if rows is not None and info.split_names == ("train", "valid", "test"):
             train = round(0.8 * rows)
@@ -139,7 +141,7 @@ class Graphs(Subject):
             **({} if getattr(config.task.options, "standardise", True) else {"standardise": False}),
             DATA: manifest.measured.digest[:16],
         }
-        inputs = set_inputs(manifest, graph_task(config.task, self.stored, columns).out_dim)
+        inputs = set_inputs(manifest, graph_task(config.task, self.stored, columns).out_dim, config.data.edge_features)
         inputs = with_standard_columns(inputs, [manifest], config.data)
         return resolve(config, Facts(inputs, identity, resources, self.num_bytes, set_facts(manifest)))
 
@@ -243,7 +245,7 @@ class Graphs(Subject):
             graphs = np.arange(len(store)) if len(samplers) == 1 else store.unsplit()
             return predicted_ids(store, graphs if name == UNSPLIT else store.split(name))
 
-        own = set_inputs(manifest, task.out_dim)
+        own = set_inputs(manifest, task.out_dim, trained.config.data.edge_features)
         inputs = replace(trained.inputs, node=own.node, edge=own.edge, out_dim=own.out_dim)
         return Prediction(
             subject=self,

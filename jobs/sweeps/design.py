@@ -43,6 +43,8 @@ class SweepOptions:
     """A recipe file from which every trial begins. The default: no recipe, only the model's defaults."""
     study: str | None = None
     """A study: a file with a recipe and with arms to compare, each with its options. recipes/studies has the papers' studies. --recipe replaces the study's recipe."""
+    arms: tuple[str, ...] = ()
+    """The arms of the study that run, by name. The default is all of them."""
     kind: str = "nodes"
     """Train on the nodes of one graph, or on many graphs. If a recipe is named, the recipe's kind counts."""
     grid: tuple[str, ...] = ()
@@ -93,6 +95,8 @@ class SweepOptions:
             raise ConfigError(f"draw {self.draw[0]}: expected how often to draw; set trials")
         if self.trials is not None and not self.draw and self.resume is None:
             raise ConfigError("trials: nothing is drawn; set draw, or leave trials out")
+        if self.arms and self.study is None:
+            raise ConfigError(f"arms {self.arms[0]}: expected a study that has them; set study, or leave arms out")
         if "strong" in self.scaling and not self.workers:
             raise ConfigError("scaling: expected worker counts to compare; set workers")
 
@@ -219,6 +223,9 @@ def design_sweep(options: SweepOptions, words: Sequence[str]) -> SweepDesign:
     recipe, arms = read_study(options.study, allow_import=options.allow_import) if options.study else ({}, {})
     if options.recipe:
         recipe = read_recipe(options.recipe, allow_import=options.allow_import)
+    if strange := [name for name in options.arms if name not in arms]:
+        raise ConfigError(f"--arms: expected some of {options.study}'s {', '.join(arms)}, got {strange[0]}; set --arms")
+    arms = {name: arm for name, arm in arms.items() if not options.arms or name in options.arms}
     grid = [_axis(text) for text in options.grid]
     if arms:
         grid.insert(0, (ARM, tuple(arms)))

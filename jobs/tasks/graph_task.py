@@ -17,10 +17,10 @@ from graphmill.storage.graph_sets.graph_set import StoredGraphs
 _MOST_CLASSES = 1000  # whole numbers below this limit count as classes
 
 
-def set_inputs(manifest: GraphSetManifest, out_dim: int) -> Inputs:
-    """The inputs that the set provides to a model or a task."""
-    task = _MODEL_TASKS[manifest.labelled]
-    return Inputs(node=_features(manifest.node), edge=_features(manifest.edge), out_dim=out_dim, task=task)
+def set_inputs(manifest: GraphSetManifest, out_dim: int, edges: bool = True) -> Inputs:
+    """The inputs that the set provides to a model or a task. `edges`: whether features of edges are read."""
+    task, edge = _MODEL_TASKS[manifest.labelled], _features(manifest.edge) if edges else Features()
+    return Inputs(node=_features(manifest.node), edge=edge, out_dim=out_dim, task=task)
 
 
 _MODEL_TASKS: dict[str | None, Literal["node", "graph", "link"]] = {None: "graph", "nodes": "node", "pairs": "link"}

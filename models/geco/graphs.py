@@ -28,6 +28,7 @@ from graphmill.models.geco.hyena import ShortConvolution
 from graphmill.models.geco.network import FeedForward, GlobalBlock
 from graphmill.models.geco.options import GECOGraphsConfig
 from graphmill.models.gps.ends import Readout, Stem
+from graphmill.models.gps.graph_node import GraphNode
 from graphmill.models.gps.layer import GPSLayer, hybrid_states
 from graphmill.models.operators.filters import ImplicitFilter, chain_gates, circular_convolve
 from graphmill.models.operators.local_blocks import LocalBlock, LocalLayers
@@ -187,6 +188,7 @@ class GECOGraphs(nn.Module):
         self.stem = Stem(config)
         count = config.local.num_global(config.num_layers)
         self.operators = nn.ModuleList(GECOOperator(config) for _ in range(count))
+        self.virtual = GraphNode(config.width, config.num_layers) if config.virtual_node else None
         self.local = LocalLayers(
             config.local, config.width, config.num_layers, edge_dim=0 if self.stem.edge is None else config.width
         )
@@ -207,7 +209,7 @@ class GECOGraphs(nn.Module):
         convolutions, permutation = Convolutions(graphs), self.config.permutation
         static = graph_order(graphs, self.config.seed) if permutation == "static" else None
 
-        def mix(index: int, x_nD: Tensor) -> Tensor:
+        def mix(index: int, x_nD: Tensor, _: Tensor | None) -> Tensor:
             order = static
             if permutation == "dynamic":
                 # + 1, so that the first layer of the first epoch does not repeat the static order.

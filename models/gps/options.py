@@ -14,7 +14,9 @@ class GPSOptions:
     """Options of one hybrid layer; raises ValueError on values that cannot work."""
 
     local: Local = "gated_gcn"
-    """Kind of message passing in parallel to the attention; none: only attention."""
+    """Kind of message passing in parallel to the attention; gine and gcne read the edge states, which stay the encoder's; none: only attention."""
+    activated: bool = False
+    """Apply a norm (except after gine) and the activation to the message passing of gine, gcne or gcn, as GNN+ does. GatedGCN always has both."""
     mlp: Literal["plain", "residual"] = "plain"
     """plain: the paper's formula; residual: the formula of GraphGPS's code, which adds the MLP's input and normalises once more."""
     norm: Literal["batch", "layer", "none"] = "batch"
@@ -28,7 +30,13 @@ class GPSOptions:
 
     def __post_init__(self) -> None:
         check_fields(self)
+        if self.activated and self.local in ("gated_gcn", "none"):
+            raise ValueError(
+                f"the activation follows gine, gcne or gcn, got {self.local}; set activated to False, or another local"
+            )
 
+
+_EDGE_STATES = ("gated_gcn", "gine", "gcne")  # message passing that reads edge states
 
 EncodingKind = Literal["none", "laplacian", "laplacian_linear", "stable_laplacian", "stable_expressive", "random_walk"]
 
@@ -82,7 +90,7 @@ class HybridConfig:
 
     node: Features = field(default_factory=Features)
     edge: Features = field(default_factory=Features)
-    """Features of an edge. Only GatedGCN and some trained local blocks read them."""
+    """Features of an edge. Only gated_gcn, gine, gcne and some trained local blocks read them."""
     out_dim: Count = 1
     task: Task = "graph"
     width: Count = 64
@@ -104,14 +112,16 @@ class HybridConfig:
     """Dropout on numeric features."""
     local: LocalOptions = field(default_factory=LocalOptions)
     """gate: every layer is L(H) + g ⊙ Global(L(H)); top: local layers between the encoders and `local.top_layers` layers."""
+    virtual_node: bool = False
+    """Join a virtual node to all nodes of a graph in the local layers of join top, as OGB's models do."""
     scale_rows: bool = False
     """Divide each node's numeric features by the sum of their absolute values, as usual for bags of words."""
 
     @property
     def reads_edges(self) -> bool:
-        """Whether the model has edge states. GatedGCN always has edge states; a trained local block has them if edges have features."""
+        """Whether the model has edge states. Message passing that reads them always has them; a trained local block has them if edges have features."""
         if self.local.is_paper:
-            return self.layer.local == "gated_gcn"
+            return self.layer.local in _EDGE_STATES
         return self.local.block in READS_EDGES and not self.edge.empty
 
     def __post_init__(self) -> None:
@@ -124,7 +134,7 @@ class HybridConfig:
         local = self.layer.local
         if not (self.edge.empty or self.reads_edges):
             raise ValueError(
-                f"edge features need layer.local gated_gcn, or a local block that reads them ({', '.join(READS_EDGES)}) with join gate or top, "
+                f"edge features need layer.local gated_gcn, gine or gcne, or a local block that reads them ({', '.join(READS_EDGES)}) with join gate or top, "
                 f"got {local} and {self.local.block} with join {self.local.join}; set one of them, or edge to Features()"
             )
         if local != "gated_gcn" and self.position.gates:
@@ -133,6 +143,10 @@ class HybridConfig:
             )
         check_numeric(self, "input_dropout", "scale_rows")
         check_joins(self)
+        if self.virtual_node and self.local.join != "top":
+            raise ValueError(
+                f"a virtual node needs local layers in front, got join {self.local.join}; set local.join to top"
+            )
         if not self.local.is_paper and local != "none":
             raise ValueError(
                 f"the local block is {self.local.block}, got another in the layer, {local}; set layer.local to none"

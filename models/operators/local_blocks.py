@@ -6,6 +6,8 @@
     GraphSAGE  (arXiv:1706.02216)   Conv(H)_i = W h_i + b + W' mean_{j → i} h_j
     GCN        (arXiv:1609.02907)   Conv(H) = D̂^-½ (A + I) D̂^-½ H W + b
     GAT        (arXiv:1710.10903)   Conv(H)_i = ‖_heads Σ_{j → i or j = i} α_ij W h_j + b,   α_ij = softmax_j LeakyReLU(s·W h_j + d·W h_i)
+    GATv2      (arXiv:2105.14491)   Conv(H)_i = ‖_heads Σ_{j → i or j = i} α_ij W h_j + b,   α_ij = softmax_j a·LeakyReLU(W h_j + W' h_i)
+    GIN        (arXiv:1810.00826)   Conv(H)_i = FC(ReLU(FC(h_i + Σ_{j → i} h_j)))
     APPNP      (arXiv:1810.05997)   Conv(H) = Z_K,   Z_0 = H W + b,   Z_k+1 = (1 − α) D̂^-½ (A + I) D̂^-½ Z_k + α Z_0
     GatedGCN   (arXiv:1711.07553)   Conv(H)_i = A h_i + Σ_{j → i} σ_ij ⊙ B h_j / (Σ_j σ_ij + 10⁻⁶),   σ_ij = sigmoid(D h_i + E h_j)
 
@@ -14,6 +16,8 @@ With features e_ij of the edges (`edge_dim`), each layer has a linear map U of e
     GraphSAGE  … + mean_{j → i} ReLU(W' h_j + U e_ij)      like GINE's messages (arXiv:1905.12265)
     GCN        Conv(H)_i = ReLU(W h_i) / d̂_i + Σ_{j → i} ReLU(W h_j + U e_ij) / √(d̂_i d̂_j) + b,   d̂ = in-degree + 1     OGB's for molecules (arXiv:2005.00687)
     GAT        W h_j + U e_ij in place of W h_j in the sum, and + t·U e_ij in the LeakyReLU; U e = 0 in a node's attention to itself
+    GATv2      W h_j + U e_ij in place of W h_j in both; U e = 0 in a node's attention to itself
+    GIN        … + Σ_{j → i} ReLU(h_j + U e_ij)
     GatedGCN   σ_ij = sigmoid(D h_i + E h_j + U e_ij)
 
 The other blocks propagate only by Â, which reads no features of edges.
@@ -199,7 +203,7 @@ class GATConvolution(nn.Module):
 
     kept_weights: list[Tensor] | None = None  # each call appends its α [1, K, n, n]; None: α is not kept
 
-    def __init__(self, in_dim: int, width: int, num_heads: int, edge_dim: int = 0) -> None:
+    def __init__(self, in_dim: int, width: int, num_heads: int, edge_dim: int = 0, bias: bool = True) -> None:
         super().__init__()
         self.num_heads = num_heads
         self.edge = make_edge_map(edge_dim, width)
@@ -207,7 +211,7 @@ class GATConvolution(nn.Module):
         self.linear = nn.Linear(in_dim, width, bias=False)
         self.source = nn.Parameter(torch.empty(num_heads, width // num_heads))
         self.destination = nn.Parameter(torch.empty(num_heads, width // num_heads))
-        self.bias = nn.Parameter(torch.zeros(width))
+        self.bias = nn.Parameter(torch.zeros(width)) if bias else None
         for weight in (self.linear.weight, self.source, self.destination):
             nn.init.xavier_uniform_(weight)
         if self.of_edge is not None:
@@ -239,7 +243,58 @@ class GATConvolution(nn.Module):
             places = by_destination.group_E, by_source.group_E
             pair_nnK.index_put_(places, weight_EK.to(pair_nnK.dtype), accumulate=True)
             self.kept_weights.append((pair_nnK / sum_nK.unsqueeze(1)).permute(2, 0, 1).unsqueeze(0))
-        return (total_nKC / sum_nK.unsqueeze(2)).flatten(1) + self.bias
+        out_nD = (total_nKC / sum_nK.unsqueeze(2)).flatten(1)
+        return out_nD if self.bias is None else out_nD + self.bias
+
+
+class GATv2Convolution(nn.Module):
+    """[n, F] → [n, D]; every node also attends to itself."""
+
+    def __init__(self, in_dim: int, width: int, num_heads: int, edge_dim: int = 0) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.edge = make_edge_map(edge_dim, width)
+        self.source, self.destination = nn.Linear(in_dim, width), nn.Linear(in_dim, width)
+        self.score = nn.Parameter(nn.init.xavier_uniform_(torch.empty(num_heads, width // num_heads)))
+        self.bias = nn.Parameter(torch.zeros(width))
+
+    def forward(self, x_nF: Tensor, adjacency: EdgeLists) -> Tensor:
+        by_source, by_destination = adjacency.by_source, adjacency.by_destination
+        source_nKC, destination_nKC = (
+            each(x_nF).unflatten(1, (self.num_heads, -1)) for each in (self.source, self.destination)
+        )
+        value_EKC = by_source.spread(source_nKC)
+        if self.edge is not None:
+            value_EKC = value_EKC + self.edge(adjacency).unflatten(1, (self.num_heads, -1))
+        logit_EK = self._logit(value_EKC + by_destination.spread(destination_nKC))
+        if adjacency.edge_weight is not None:
+            logit_EK = logit_EK + adjacency.edge_weight.log().to(logit_EK.dtype).unsqueeze(1)
+        own_nK = self._logit(source_nKC + destination_nKC)
+        # The largest logit of each node is subtracted: this changes no attention weight, and no exponential overflows.
+        index_EK = by_destination.group_E.unsqueeze(1).expand_as(logit_EK)
+        largest_nK = own_nK.detach().scatter_reduce(0, index_EK, logit_EK.detach(), "amax")
+        weight_EK = (logit_EK - by_destination.spread(largest_nK)).exp()
+        own_nK = (own_nK - largest_nK).exp()
+        total_nKC = by_destination.sum(weight_EK.unsqueeze(2) * value_EKC) + own_nK.unsqueeze(2) * source_nKC
+        return (total_nKC / (by_destination.sum(weight_EK) + own_nK).unsqueeze(2)).flatten(1) + self.bias
+
+    def _logit(self, sum_KC: Tensor) -> Tensor:
+        return (nn.functional.leaky_relu(sum_KC, 0.2) * self.score).sum(-1)
+
+
+class GINConvolution(nn.Module):
+    """[n, F] → [n, D]."""
+
+    def __init__(self, in_dim: int, width: int, edge_dim: int = 0) -> None:
+        super().__init__()
+        self.edge = make_edge_map(edge_dim, in_dim)
+        self.mlp = nn.Sequential(nn.Linear(in_dim, width), nn.ReLU(), nn.Linear(width, width))
+
+    def forward(self, x_nF: Tensor, adjacency: EdgeLists) -> Tensor:
+        if self.edge is None:
+            return self.mlp(x_nF + adjacency.propagate(x_nF, "sum"))
+        message_EF = torch.relu(adjacency.by_source.spread(x_nF) + self.edge(adjacency))
+        return self.mlp(x_nF + adjacency.by_destination.sum(times(message_EF, adjacency.edge_weight)))
 
 
 class GatedConvolution(nn.Module):
@@ -290,7 +345,9 @@ def make_convolution(
         return GATConvolution(in_dim, width, options.num_heads, edge_dim)
     if options.block == "appnp":
         return PageRankConvolution(in_dim, width, options.steps, options.restart)
-    kinds = {"sage": SAGEConvolution, "gcn": GCNConvolution, "gated-gcn": GatedConvolution}
+    if options.block == "gatv2":
+        return GATv2Convolution(in_dim, width, options.num_heads, edge_dim)
+    kinds = {"gin": GINConvolution, "sage": SAGEConvolution, "gcn": GCNConvolution, "gated-gcn": GatedConvolution}
     return kinds[options.block](in_dim, width, edge_dim)
 
 

@@ -5,9 +5,16 @@ from typing import Any, Literal
 
 from graphmill.core.option_checks import Count, Share, Size, check_fields
 
-Block = Literal["lcb", "gcn", "sage", "gat", "gated-gcn", "appnp"]
+Block = Literal["lcb", "gcn", "sage", "gat", "gatv2", "gin", "gated-gcn", "appnp"]
 
-READS_EDGES: tuple[Block, ...] = ("gcn", "sage", "gat", "gated-gcn")  # blocks that read features of edges
+READS_EDGES: tuple[Block, ...] = (
+    "gcn",
+    "sage",
+    "gat",
+    "gatv2",
+    "gin",
+    "gated-gcn",
+)  # blocks that read features of edges
 
 
 @dataclass(frozen=True)
@@ -25,7 +32,7 @@ class LocalOptions:
     dropout: Share = 0.0
     """Dropout after each local block."""
     num_heads: Count = 4
-    """gat: number of attention heads."""
+    """gat, gatv2: number of attention heads."""
     steps: Count = 10
     """appnp: propagation steps of a layer."""
     restart: Share = 0.1
@@ -58,9 +65,9 @@ def check_heads(options: Any) -> None:
 def check_local(config: Any) -> None:
     """Checks the options in a model's `local` that depend on the model's width. Raises ValueError."""
     local = config.local
-    if local.block == "gat" and config.width % local.num_heads:
+    if local.block in ("gat", "gatv2") and config.width % local.num_heads:
         raise ValueError(
-            f"width must be a multiple of gat's heads, got {config.width} and {local.num_heads}; set local.num_heads"
+            f"width must be a multiple of {local.block}'s heads, got {config.width} and {local.num_heads}; set local.num_heads"
         )
 
 

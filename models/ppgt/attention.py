@@ -4,7 +4,7 @@
 
 This is the softmax of -|q_i - k_j|²/(2√d_h) + θ, because |q_i|² would add the same number to a whole row. One linear map D_e → 2H of
 the pair states p_ij gives θ and φ; dropout comes after φ. Options: 1 + φ in place of φ and q·k without 1/√d_h (both as in PPGT's
-released code), or no φ.
+released code), or no φ. Without |k_j|² (`squared_keys`) the scores are dot products alone, an ablation of the paper.
 
 Without φ, attention is one call of `scaled_dot_product_attention` with a float mask. With φ it is computed in blocks. The softmax, φ and
 dropout's factors are kept for the backward pass if `pair_memory` has room for them. Without room, each block frees its part of the
@@ -30,11 +30,14 @@ _BLOCK_SCORES_CPU = 1 << 17
 _BLOCK_SCORES = 1 << 26
 
 
-def key_bias(k_BHNd: Tensor, mask_BN: Tensor | None) -> Tensor:
-    """[B, H, N]: -|k_j|²/(2√d_h). Where the mask is False, the value is so low that a softmax returns 0. It is finite, so that rows of only padding stay
+def key_bias(k_BHNd: Tensor, mask_BN: Tensor | None, squared_keys: bool = True) -> Tensor:
+    """[B, H, N]: -|k_j|²/(2√d_h), or 0 without `squared_keys`. Where the mask is False, the value is so low that a softmax returns 0. It is finite, so that rows of only padding stay
     finite.
     """
-    bias_BHN = at_least_float32(k_BHNd).square().sum(-1) * (-0.5 / math.sqrt(k_BHNd.shape[-1]))
+    if squared_keys:
+        bias_BHN = at_least_float32(k_BHNd).square().sum(-1) * (-0.5 / math.sqrt(k_BHNd.shape[-1]))
+    else:
+        bias_BHN = torch.zeros_like(k_BHNd[..., 0])
     if mask_BN is not None:
         lowest = torch.finfo(k_BHNd.dtype).min / 2
         bias_BHN = bias_BHN.masked_fill(~mask_BN.unsqueeze(1), lowest)
@@ -50,9 +53,10 @@ def sl2_attention(
     *,
     qk_scale: float | None = None,
     dropout: float = 0.0,
+    squared_keys: bool = True,
 ) -> Tensor:
     """[B, H, N, d]: the attention without φ, through SDPA. `mask_BN` is True for keys that exist; `qk_scale` None means 1/√d_h."""
-    bias_BHNN = key_bias(k_BHNd, mask_BN).unsqueeze(2)
+    bias_BHNN = key_bias(k_BHNd, mask_BN, squared_keys).unsqueeze(2)
     if theta_BHNN is not None:
         bias_BHNN = bias_BHNN + theta_BHNN.to(bias_BHNN.dtype)
     bias_BHNN = bias_BHNN.expand(-1, -1, q_BHNd.shape[2], -1)
@@ -75,6 +79,7 @@ def sl2_urpe_attention(
     dropout: float = 0.0,
     block_scores: int | None = None,
     pair_memory: int = PAIR_MEMORY,
+    squared_keys: bool = True,
 ) -> Tensor:
     """[B, H, N, d]: the attention with (phi_offset + φ), where [θ; φ] = weight p + bias.
 
@@ -94,7 +99,7 @@ def sl2_urpe_attention(
             q_BHNd.contiguous(),
             k_BHNd.contiguous(),
             v_BHNd.contiguous(),
-            key_bias(k_BHNd, mask_BN),
+            key_bias(k_BHNd, mask_BN, squared_keys),
             p_BNNE.to(dtype),
             weight_2HE.to(dtype),
             bias_2H.to(dtype),
@@ -228,6 +233,7 @@ class Sl2Attention(nn.Module):
         width, num_heads, self.urpe = config.width, config.num_heads, config.urpe
         self.num_heads, self.dropout, self.pair_memory = num_heads, config.attention_dropout, config.pair_memory
         self.qk_scale = 1.0 if config.unscaled_qk else 1 / math.sqrt(width // num_heads)
+        self.squared_keys = config.attention == "sl2"
         self.qkv = nn.Linear(width, 3 * width)
         self.pair = nn.Linear(config.edge_width, num_heads if self.urpe == "none" else 2 * num_heads)
         self.out = nn.Linear(width, width)
@@ -243,7 +249,14 @@ class Sl2Attention(nn.Module):
             if self.urpe == "none":
                 theta_BHNN = self.pair(p_BNNE).permute(0, 3, 1, 2)
                 return sl2_attention(
-                    q_BHNd, k_BHNd, v_BHNe, theta_BHNN, mask_BN, qk_scale=self.qk_scale, dropout=dropout
+                    q_BHNd,
+                    k_BHNd,
+                    v_BHNe,
+                    theta_BHNN,
+                    mask_BN,
+                    qk_scale=self.qk_scale,
+                    dropout=dropout,
+                    squared_keys=self.squared_keys,
                 )
             return sl2_urpe_attention(
                 q_BHNd,
@@ -257,6 +270,7 @@ class Sl2Attention(nn.Module):
                 qk_scale=self.qk_scale,
                 dropout=dropout,
                 pair_memory=self.pair_memory,
+                squared_keys=self.squared_keys,
             )
 
         if self.kept_weights is not None:

@@ -36,6 +36,7 @@ from graphmill.models.encodings.random_walk import random_walk_probabilities, sp
 from graphmill.models.ends.features import FeatureEncoder, NodeInput
 from graphmill.models.ends.heads import FullWidthMLP, HalvingMLP, read_out
 from graphmill.models.operators.local_blocks import LayerScale, LocalLayers
+from graphmill.models.ppgt.ablations import DegreeScaler, NodeBatchNorm, PerceptronAttention, normalise_places
 from graphmill.models.ppgt.attention import Sl2Attention, sl2_attention
 from graphmill.models.ppgt.options import PPGTConfig
 from graphmill.models.primitives.ada_rms_norm import AdaRMSNorm
@@ -199,14 +200,22 @@ class PPGTLayer(nn.Module):
 
     def __init__(self, config: PPGTConfig) -> None:
         super().__init__()
-        self.attention = Sl2Attention(config)
+        self.attention = PerceptronAttention(config) if config.attention == "conditional" else Sl2Attention(config)
+        self.scaler = DegreeScaler(config) if config.degree_scaler else None
         self.ffn = FeedForward(config.width, config.ffn_ratio, config.dropout)
-        self.norm_1, self.norm_2 = _norm(config, config.width), _norm(config, config.width)
+        self.norm_1, self.norm_2 = _node_norm(config), _node_norm(config)
         self.branch_1, self.branch_2 = _branch(config, config.width), _branch(config, config.width)
 
-    def forward(self, x_BND: Tensor, p_BNNE: Tensor, mask_BN: Tensor) -> Tensor:
-        x_BND = x_BND + self.branch_1(self.attention(self.norm_1(x_BND), p_BNNE, mask_BN))
-        return x_BND + self.branch_2(self.ffn(self.norm_2(x_BND)))
+    def forward(self, x_BND: Tensor, p_BNNE: Tensor, graphs: Graphs) -> Tensor:
+        h_BND = normalise_places(self.norm_1, x_BND, graphs)
+        if isinstance(self.attention, PerceptronAttention):
+            h_BND = self.attention(h_BND, p_BNNE, graphs)
+        else:
+            h_BND = self.attention(h_BND, p_BNNE, graphs.padding.mask_BN)
+        if self.scaler is not None:
+            h_BND = self.scaler(h_BND, graphs)
+        x_BND = x_BND + self.branch_1(h_BND)
+        return x_BND + self.branch_2(self.ffn(normalise_places(self.norm_2, x_BND, graphs)))
 
 
 class ClassLayer(nn.Module):
@@ -268,12 +277,12 @@ class PPGT(nn.Module):
         super().__init__()
         self.config = config
         self.node_stem, self.pair_stem = NodeStem(config), PairStem(config)
-        self.input_norm = _norm(config, config.width) if config.input_norms else None
+        self.input_norm = _node_norm(config) if config.input_norms else None
         count = config.local.num_global(config.num_layers)
         self.layers = nn.ModuleList(PPGTLayer(config) for _ in range(count))
         class_attention = config.readout == "class_attention"
         self.class_attention = ClassAttention(config) if class_attention else None
-        self.norm = None if class_attention else _norm(config, config.width)
+        self.norm = None if class_attention else _node_norm(config)
         self.pool_norm = RowBatchNorm(config.width) if config.pool_norm and config.task == "graph" else None
         self.head = None if config.task == "link" else _head(config)
         self._initialise()
@@ -297,7 +306,7 @@ class PPGT(nn.Module):
         )
         x_BND = self.node_stem(walks_BNNC, graphs, self.local)
         if self.input_norm is not None:
-            x_BND = self.input_norm(x_BND)
+            x_BND = normalise_places(self.input_norm, x_BND, graphs)
         if self.config.positions:
             walks_BNNC = torch.cat([walks_BNNC, self._differences(graphs, dtype)], dim=3)
         p_BNNE = self.pair_stem(walks_BNNC, graphs)
@@ -317,9 +326,9 @@ class PPGT(nn.Module):
     def _layer(self, index: int, x_BND: Tensor, p_BNNE: Tensor, graphs: Graphs) -> Tensor:
         layer, local, padding = self.layers[index], self.local, graphs.padding
         if not local.gates:
-            return layer(x_BND, p_BNNE, padding.mask_BN)
+            return layer(x_BND, p_BNNE, graphs)
         x_BND = padding.pad(local.layers[index](padding.unpad(x_BND), graphs.adjacency))
-        return x_BND + local.gates[index](layer(x_BND, p_BNNE, padding.mask_BN) - x_BND)
+        return x_BND + local.gates[index](layer(x_BND, p_BNNE, graphs) - x_BND)
 
     def _read(self, x_BND: Tensor, graphs: Graphs) -> Tensor:
         if self.class_attention is not None:
@@ -356,10 +365,13 @@ class PPGT(nn.Module):
     @torch.no_grad()
     def _initialise(self) -> None:
         """Initialises linear maps with N(0, 0.02²), truncated at ±2, and biases with 0. The stems' linear maps are Kaiming-uniform: hidden maps with the gain
-        for ReLU, last maps with the gain for the identity.
+        for ReLU, last maps with the gain for the identity. GRIT's attention keeps its own initial values.
         """
+        of_grit = {
+            inner for own in self.modules() if isinstance(own, PerceptronAttention) for inner in own.attention.modules()
+        }
         for module in self.modules():
-            if isinstance(module, nn.Linear):
+            if isinstance(module, nn.Linear) and module not in of_grit:
                 nn.init.trunc_normal_(module.weight, std=0.02)
                 nn.init.zeros_(module.bias)
         stem = self.pair_stem
@@ -390,6 +402,10 @@ def _norm(config: PPGTConfig, width: int) -> nn.Module:
     if config.norm == "rms":
         return nn.RMSNorm(width, eps=1e-6)
     return AdaRMSNorm(width, identity=config.norm == "ada_identity")
+
+
+def _node_norm(config: PPGTConfig) -> nn.Module:
+    return NodeBatchNorm(config.width) if config.norm == "batch" else _norm(config, config.width)
 
 
 def _places(graphs: Graphs, config: PPGTConfig, dtype: torch.dtype) -> Tensor:

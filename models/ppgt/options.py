@@ -40,6 +40,10 @@ class PPGTConfig:
     """Initial value of a learned factor per channel on each residual branch."""
     urpe: Urpe = "phi"
     """Factor of a pair's attention weight after the softmax: φ, 1 + φ, or none."""
+    attention: Literal["sl2", "dot", "conditional"] = "sl2"
+    """Scores of a pair. sl2: the paper's, from squared distances; dot: q·k alone (ablation); conditional: GRIT's perceptron, without φ (ablation)."""
+    degree_scaler: bool = False
+    """Scale the attention's output by GRIT's θ₁ + log(1 + deg)·θ₂ (ablation)."""
     unscaled_qk: bool = False
     """Compute q·k without 1/√d_h. The model can express the same functions, but its initial values differ."""
     # Stems
@@ -75,8 +79,8 @@ class PPGTConfig:
     """Also apply layer_scale and drop_path to the stem's FFNs (released ogbn-arxiv model)."""
     input_norms: bool = False
     """Add a norm of x⁰ before the layers and a norm of p before the stem's FFNs (released base model)."""
-    norm: Literal["ada", "ada_identity", "rms"] = "ada"
-    """AdaRMSN (paper) | AdaRMSN that starts as the identity (α = 1, β = 0) | RMSNorm with a factor per channel (for studies)."""
+    norm: Literal["ada", "ada_identity", "rms", "batch"] = "ada"
+    """AdaRMSN (paper) | AdaRMSN that starts as the identity (α = 1, β = 0) | RMSNorm with a factor per channel (for studies) | BatchNorm of the node states, while the pairs keep AdaRMSN (ablation)."""
     stem_init: Literal["kaiming", "normal"] = "kaiming"
     """Initial values of the stem's FFNs."""
     stem_memory: Size = 1 << 29
@@ -123,6 +127,18 @@ class PPGTConfig:
             )
         if self.dual_walks and self.undirected_walks:
             raise ValueError("undirected walks are the same both ways; set dual_walks or undirected_walks to False")
+        if self.attention == "conditional" and (self.urpe != "none" or self.unscaled_qk):
+            raise ValueError(
+                f"conditional attention has neither φ nor q·k, got urpe {self.urpe} and unscaled_qk {self.unscaled_qk}; set urpe to none, unscaled_qk to False"
+            )
+        if self.attention == "conditional" and self.edge_width != self.width:
+            raise ValueError(
+                f"conditional attention needs pairs as wide as the nodes, got {self.edge_width} and {self.width}; set edge_width"
+            )
+        if self.norm == "batch" and self.readout == "class_attention":
+            raise ValueError(
+                "class attention has no batch of tokens to normalise; set norm to ada or rms, or readout to direct"
+            )
         if self.task == "link" and self.readout != "direct":
             raise ValueError("class attention has no states of nodes to score links with; set readout to direct")
         if self.head_shape == "halving" and self.width >> (self.head_layers - 1) < 1:

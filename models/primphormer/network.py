@@ -10,7 +10,7 @@ X' = L(X) + g ⊙ Drop(Prim(L(X))). Join "top" applies only L, `num_layers` time
 
 `model(graphs)` returns predictions; `model.forward_with_penalty(graphs)` also returns η Σ_l J_l², to be added to the loss.
 
-With `config.attention` another global block replaces Prim, as in the paper's table 4, and there is no penalty.
+With `config.attention` another global block replaces Prim, as in the paper's table 4. Only primal attention of sequences then has a penalty.
 
 The paper specifies neither encoders nor heads, and has no public code; recipes/primphormer lists the published parameter counts that are met.
 """
@@ -21,12 +21,15 @@ import torch
 from torch import Tensor, nn
 
 from graphmill.models.gps.ends import Readout, Stem
+from graphmill.models.gps.graph_node import GraphNode
 from graphmill.models.gps.layer import GPSLayer, hybrid_states
 from graphmill.models.operators.local_blocks import LocalLayers
+from graphmill.models.operators.sparse_attention import ExpanderPairs, Pairs, SparseAttention, block_pairs
 from graphmill.models.primitives.dropout import Dropout
 from graphmill.models.primitives.graphs import Graphs
 from graphmill.models.primphormer.attention import PrimalAttention, VirtualNode
 from graphmill.models.primphormer.options import PrimphormerConfig
+from graphmill.models.primphormer.sequence import SequenceAttention
 from graphmill.models.tokengt.network import Attention
 from graphmill.models.tokengt.options import TokenGTConfig
 
@@ -59,6 +62,10 @@ class NoAttention(nn.Module):
 def _attention(config: PrimphormerConfig, layer: int) -> nn.Module:
     if config.attention == "primal":
         return PrimalAttention(config.width, config.num_heads, config.primal, first=layer == 0)
+    if config.attention == "primal_sequence":
+        return SequenceAttention(config.width, config.num_heads, config.primal)
+    if config.attention in ("exphormer", "bigbird"):
+        return SparseAttention(config.width, config.num_heads, reads_states=config.attention == "exphormer")
     return NoAttention() if config.attention == "none" else PairAttention(config, layer)
 
 
@@ -71,6 +78,8 @@ class Primphormer(nn.Module):
         self.stem = Stem(config)
         count = config.local.num_global(config.num_layers)
         self.attentions = nn.ModuleList(_attention(config, index) for index in range(count))
+        self.expander = ExpanderPairs(config.sparse, config.width) if config.attention == "exphormer" else None
+        self.virtual = GraphNode(config.width, config.num_layers) if config.virtual_node else None
         self.local = LocalLayers(
             config.local, config.width, config.num_layers, edge_dim=0 if self.stem.edge is None else config.width
         )
@@ -95,13 +104,27 @@ class Primphormer(nn.Module):
         """Returns the predictions and η Σ_l J_l², a scalar of at least 0."""
         virtual: VirtualNode | None = None
         losses: list[Tensor] = []
+        pairs: Pairs | None = None
+        virtual_VD: Tensor | None = None
 
-        def mix(index: int, x_nD: Tensor) -> Tensor | None:
-            nonlocal virtual
+        def mix(index: int, x_nD: Tensor, e_ED: Tensor | None) -> Tensor | None:
+            nonlocal virtual, pairs, virtual_VD
             attention = self.attentions[index]
-            if not isinstance(attention, PrimalAttention):
+            if isinstance(attention, SparseAttention):
+                if pairs is None:
+                    pairs = (
+                        block_pairs(graphs, self.config.sparse)
+                        if self.expander is None
+                        else self.expander(graphs, e_ED)
+                    )
+                mixed_nD, virtual_VD = attention(x_nD, pairs, virtual_VD)
+                return mixed_nD
+            if isinstance(attention, SequenceAttention):
+                mixed_nD, loss = attention(x_nD, graphs)
+            elif isinstance(attention, PrimalAttention):
+                mixed_nD, loss, virtual = attention(x_nD, graphs, virtual)
+            else:
                 return attention(x_nD, graphs)
-            mixed_nD, loss, virtual = attention(x_nD, graphs, virtual)
             losses.append(loss)
             return mixed_nD
 

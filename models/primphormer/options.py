@@ -6,6 +6,7 @@ from typing import ClassVar, Literal
 from graphmill.core.option_checks import Amount, Count, Share, check_fields
 from graphmill.models.gps.options import HybridConfig
 from graphmill.models.options.local import check_heads
+from graphmill.models.options.sparse import SparseOptions
 
 
 @dataclass(frozen=True)
@@ -44,11 +45,18 @@ class PrimphormerConfig(HybridConfig):
     GIVEN: ClassVar = ("node", "edge", "out_dim", "task")
     num_heads: Count = 4
     """Attention heads; each has width / num_heads channels."""
-    attention: Literal["primal", "softmax", "performer", "none"] = "primal"
-    """primal: the paper's attention. The other choices are from the paper's table 4: softmax over all pairs of a graph's nodes, FAVOR+ (performer), only message passing (none). `primal.dropout` also applies to softmax."""
+    attention: Literal["primal", "softmax", "performer", "exphormer", "bigbird", "primal_sequence", "none"] = "primal"
+    """primal: the paper's attention. The other choices are from the paper's table 4: softmax over all pairs of a graph's nodes, FAVOR+ (performer), sparse attention over an expander graph (exphormer) or over blocks (bigbird), primal attention of sequences (primal_sequence), only message passing (none). `primal.dropout` also applies to softmax and primal_sequence."""
     primal: PrimalOptions = field(default_factory=PrimalOptions)
+    sparse: SparseOptions = field(default_factory=SparseOptions)
+    """Pairs of exphormer and bigbird."""
     eta: Amount = 0.1
     """η, the weight of the penalty Σ_l J_l²."""
+
+    @property
+    def reads_edges(self) -> bool:
+        """Whether the model has edge states; exphormer reads those of the graph's edges."""
+        return super().reads_edges or (self.attention == "exphormer" and self.sparse.edges)
 
     @property
     def reads_weights(self) -> bool:
@@ -67,4 +75,4 @@ class PrimphormerConfig(HybridConfig):
     def sharding(self) -> Literal["rows"] | None:
         """How several workers evaluate the model on one graph: each worker evaluates a range of the nodes, unless the model decomposes the graph's Laplacian itself."""
         whole = self.position.kind in ("laplacian", "stable_expressive") or self.position.reverse
-        return None if whole or self.attention in ("softmax", "performer") else "rows"
+        return "rows" if not whole and self.attention in ("primal", "none") else None

@@ -8,7 +8,7 @@ no rank waits long.
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Generic
 
@@ -193,6 +193,10 @@ class GraphBatchSampler:
             )
         if np.bincount(self._graphs).max() > 1:
             raise ConfigError(f"graphs: expected distinct numbers, got {len(self._graphs)} with repeats")
+        if options.pair_negatives == "drawn" and store.manifest.labelled != "pairs":
+            raise ConfigError(
+                f"pair_negatives: expected graphs with pairs of nodes, got graphs with {store.manifest.labelled or 'targets'}; leave out --sampler.pair_negatives"
+            )
         self._last_shuffle: tuple[int, np.ndarray, np.ndarray] | None = None
 
     @cached_property
@@ -236,7 +240,35 @@ class GraphBatchSampler:
 
     def sample(self, epoch: int, batch: int) -> GraphBatch:
         graphs = self.graphs_of(epoch, batch)
-        return pack_graphs(epoch, batch, graphs, self._store.fetch(graphs))
+        packed = self._store.fetch(graphs)
+        if self.options.pair_negatives == "drawn":
+            packed = with_drawn_negatives(packed, graphs, stream_key(self.options.seed, Purpose.NEGATIVES, epoch))
+        return pack_graphs(epoch, batch, graphs, packed)
+
+
+def with_drawn_negatives(graphs: PackedGraphs, graph_id: np.ndarray, key: np.uint64) -> PackedGraphs:
+    """The same graphs, whose pairs are the links i → j and for each link one pair i → k, where k is neither i nor a node with a link from i. A draw is a function of
+    the key, the graph and the link's number in it. A node with links to all other nodes has no such pair.
+    """
+    if graphs.pairs is None or graphs.num_pairs is None:
+        raise DataError("pair_negatives: expected pairs of nodes in every graph, found a batch without pairs")
+    rows, counts = [], []
+    for graph, pairs, num_nodes in zip(
+        graph_id, np.split(graphs.pairs, np.cumsum(graphs.num_pairs)[:-1]), graphs.num_nodes, strict=True
+    ):
+        links = pairs[pairs[:, 2] == 1]
+        hashed = hash_ids(hash_ids(key, np.array([graph]))[0], np.arange(len(links)))
+        share = (hashed >> np.uint64(11)).astype(np.float64) / 2.0**53
+        is_free = np.ones((num_nodes, num_nodes), bool)
+        np.fill_diagonal(is_free, False)
+        is_free[links[:, 0], links[:, 1]] = False
+        free = is_free[links[:, 0]]
+        number = (share * free.sum(1)).astype(np.int64)  # the number of the drawn node among the free ones
+        drawn = (free.cumsum(1) == number[:, None] + 1).argmax(1)
+        negatives = np.stack([links[:, 0], drawn.astype(links.dtype), np.zeros(len(links), links.dtype)], axis=1)
+        rows += [links, negatives[free.any(1)]]
+        counts.append(len(links) + int(free.any(1).sum()))
+    return replace(graphs, pairs=np.concatenate(rows), num_pairs=np.array(counts, graphs.num_pairs.dtype))
 
 
 def pack_graphs(epoch: int, index: int, graph_id: np.ndarray, graphs: PackedGraphs) -> GraphBatch:

@@ -440,6 +440,9 @@ class GraphBatchOptions:
     """Largest ratio of the sizes of two graphs in a batch; inf: any ratio."""
     oversize: Literal["error", "alone"] = "error"
     """If a graph alone exceeds a budget. error: raise an error. alone: put it into a batch without other graphs."""
+    pair_negatives: Literal["stored", "drawn"] = "stored"
+    """Pairs of nodes that are no links, in training. stored: the set's own. drawn: one for each link, from the link's first node to a node without a link from it,
+    drawn anew each epoch (GraphGPS's resample_negative)."""
     seed: int = 0
     shuffle: bool = True
     """False: every epoch has the same batches, small graphs first."""

@@ -121,6 +121,16 @@ def test_a_file_that_is_no_study_is_one_line(tmp_path, text, message):
     assert "\n" not in str(caught.value)
 
 
+def test_some_arms_of_a_study():
+    plan = design_sweep(SweepOptions(study="studies/grit_ablations.yaml", arms=("rwse", "paper")), ())
+    assert list(plan.arms) == ["paper", "rwse"]
+    assert len(list(plan.slots())) == 2
+    with pytest.raises(ConfigError, match=r"--arms: expected some of studies/grit_ablations\.yaml's paper, .*, got rws"):
+        design_sweep(SweepOptions(study="studies/grit_ablations.yaml", arms=("rws",)), ())
+    with pytest.raises(ConfigError, match="arms rwse: expected a study"):
+        SweepOptions(arms=("rwse",))
+
+
 def test_what_an_arm_says_is_not_said_after_the_dashes():
     with pytest.raises(ConfigError, match=r"--model\.sparse is tried, and stands after --"):
         _plan("studies/grit_ablations.yaml", words=("--model.sparse", "yes"))

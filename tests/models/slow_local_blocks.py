@@ -71,6 +71,23 @@ def slow_gat(layer, x: Tensor, edges: Tensor = EDGES) -> Tensor:
     return torch.stack(rows)
 
 
+def slow_gatv2(layer, x: Tensor, edges: Tensor = EDGES) -> Tensor:
+    source, destination = (each(x).unflatten(1, (layer.num_heads, -1)) for each in (layer.source, layer.destination))
+    rows = []
+    for node in range(len(x)):
+        near = torch.cat([sources(node, edges), torch.tensor([node])])
+        heads = []
+        for head in range(layer.num_heads):
+            inner = nn.functional.leaky_relu(source[near, head] + destination[node, head], 0.2)
+            heads.append((inner @ layer.score[head]).softmax(0) @ source[near, head])
+        rows.append(torch.cat(heads) + layer.bias)
+    return torch.stack(rows)
+
+
+def slow_gin(layer, x: Tensor, edges: Tensor = EDGES) -> Tensor:
+    return torch.stack([layer.mlp(x[node] + x[sources(node, edges)].sum(0)) for node in range(len(x))])
+
+
 def slow_gated(layer, x: Tensor, edges: Tensor = EDGES) -> Tensor:
     own, to, message, at_source = layer.node(x).chunk(4, dim=1)
     rows = []
@@ -88,6 +105,8 @@ SLOW = {
     "sage": slow_sage,
     "gcn": slow_gcn,
     "gat": slow_gat,
+    "gatv2": slow_gatv2,
+    "gin": slow_gin,
     "gated-gcn": slow_gated,
     "appnp": slow_appnp,
 }
@@ -121,6 +140,17 @@ def slow_with_edges(block: str, layer, x: Tensor, e: Tensor, edges: Tensor = EDG
                 messages = torch.stack([h[source] + e_D[own] for source, e_D in seen])
                 heads.append(torch.stack(logit).softmax(0) @ messages)
             rows.append(torch.cat(heads) + layer.bias)
+        elif block == "gatv2":
+            seen = [*near, (node, x.new_zeros(layer.edge.linear.out_features))]
+            heads = []
+            for k in range(layer.num_heads):
+                own = slice(k * layer.score.shape[1], (k + 1) * layer.score.shape[1])
+                values = torch.stack([layer.source(x[source])[own] + e_D[own] for source, e_D in seen])
+                inner = nn.functional.leaky_relu(values + layer.destination(x[node])[own], 0.2)
+                heads.append((inner @ layer.score[k]).softmax(0) @ values)
+            rows.append(torch.cat(heads) + layer.bias)
+        elif block == "gin":
+            rows.append(layer.mlp(x[node] + sum(torch.relu(x[source] + e_D) for source, e_D in near)))
         else:
             own, to, message, at_source = layer.node(x).chunk(4, dim=1)
             sigma = [torch.sigmoid(to[node] + at_source[source] + e_D) for source, e_D in near]

@@ -8,9 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphmill.core.errors import ConfigError, DataError
-from graphmill.samplers.kernels.random_streams import hash_ids
-from graphmill.samplers.methods.graph_batches import GraphBatchSampler, graphs_to_torch, pack_graphs, plan_graph_batches
+from graphmill.samplers.kernels.random_streams import Purpose, hash_ids
+from graphmill.samplers.methods.graph_batches import (
+    GraphBatchSampler,
+    graphs_to_torch,
+    pack_graphs,
+    plan_graph_batches,
+    with_drawn_negatives,
+)
 from graphmill.samplers.vocabulary.options import GraphBatchOptions
+from graphmill.storage.graph_sets.packed_graphs import PackedGraphs
 from tests.array_graph_store import ArrayGraphStore
 from tests.reference_sampler import hash64, stream_key
 
@@ -215,3 +222,33 @@ def test_bad_options_and_edges_out_of_their_graph():
     owner = int(np.searchsorted(store.edge_ptr, edge, side="right")) - 1
     with pytest.raises(DataError, match=f"graph {owner}:.*30"):
         pack_graphs(0, 0, np.arange(10), replace(graphs, edge_index=broken))
+
+
+def pairs_of(*links):
+    """Packed graphs of five nodes each, with these links (first node, second node) and one stored pair that is none."""
+    rows = [np.array([*((i, j, 1) for i, j in own), (4, 4, 0)], np.int32) for own in links]
+    count = len(links)
+    none = np.zeros(count, np.int64)
+    sizes = np.full(count, 5, np.int64)
+    counts = np.array([len(own) for own in rows], np.int64)
+    return PackedGraphs(sizes, none, np.zeros((2, 0), np.int32), None, None, None, None, counts, np.concatenate(rows))
+
+
+def test_each_link_gets_a_drawn_pair_that_is_no_link():
+    graphs, seen = pairs_of([(0, 1), (0, 2), (3, 0)], [], [(1, 0), (1, 2), (1, 3), (1, 4)]), set()
+    for epoch in range(60):
+        drawn = with_drawn_negatives(graphs, np.array([7, 8, 9]), np.uint64(stream_key(0, Purpose.NEGATIVES, epoch)))
+        assert drawn.num_pairs.tolist() == [6, 0, 4]  # node 1 of the last graph is linked with all
+        first, last = drawn.pairs[:6], drawn.pairs[6:]
+        assert first[:3].tolist() == [[0, 1, 1], [0, 2, 1], [3, 0, 1]]
+        assert first[3:, 0].tolist() == [0, 0, 3]
+        assert (last[:, 2] == 1).all()
+        seen |= {(int(i), int(k)) for i, k, _ in first[3:]}
+    assert seen == {(0, 3), (0, 4), (3, 1), (3, 2), (3, 4)}
+
+
+def test_drawn_pairs_depend_on_the_graph_alone():
+    links, key = [[(0, 1), (2, 3)], [(1, 4)]], np.uint64(stream_key(3, Purpose.NEGATIVES, 2))
+    together = with_drawn_negatives(pairs_of(*links), np.array([5, 6]), key)
+    alone = with_drawn_negatives(pairs_of(links[1]), np.array([6]), key)
+    np.testing.assert_array_equal(together.pairs[4:], alone.pairs)

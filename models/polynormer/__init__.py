@@ -1,0 +1,1 @@
+"""Has Polynormer: options and network."""

@@ -1,0 +1,1 @@
+"""Has SGFormer: options and network."""
