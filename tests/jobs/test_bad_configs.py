@@ -294,6 +294,7 @@ ROWS = (
     Row("export_index", "{begun} out --links 1", ("links", "1", "--links")),
     Row("report", "{missing}", ("missing", "config.json")),
     Row("report", "{garbled}", ("garbled", "config.json")),
+    Row("doctor", "--health --quick", ("health", "--ray.object_store_gb", "others")),
     Row("doctor", "--timeout-s 0", ("timeout_s", "more than 0", "--timeout_s")),
     Row("doctor", "--ray.object_store_gb 0 --ray no", ("object_store_gb", "0", "--ray.object_store_gb")),
     Row("convert_checkpoint", "--source grit --checkpoint {missing} --out out", ("missing",)),
