@@ -1,4 +1,4 @@
-# One image for the head, the workers and a single machine: docs/guides/cluster.md, "The image".
+# One image for the head, the workers and a single machine: docs/guides/platform.md, "The image".
 #
 #     docker build -t graphmill:0.2.0-cpu --build-arg TORCH_INDEX=<CPU wheel index> .
 #     docker build -t graphmill:0.2.0-cuda --build-arg DEVICE=cuda --build-arg TORCH_INDEX=<CUDA wheel index> .
@@ -53,7 +53,7 @@ RUN --mount=type=secret,id=pip.conf,target=/etc/pip.conf,mode=0444 \
     set -eu -- $PACKAGES; \
     python3 -m venv /opt/graphmill; \
     pip install --no-cache-dir --no-compile --disable-pip-version-check -q ${TORCH_INDEX:+--index-url "$TORCH_INDEX"} "$1"; \
-    python -c "import sys, torch; built = 'cuda' if torch.version.cuda else 'cpu'; sys.exit(built != '$DEVICE' and \
+    python -W ignore -c "import sys, torch; built = 'cuda' if torch.version.cuda else 'cpu'; sys.exit(built != '$DEVICE' and \
         f'expected torch for $DEVICE, got torch {torch.__version__} for {built}; set --build-arg DEVICE={built} or TORCH_INDEX')"; \
     pip install --no-cache-dir --no-compile --disable-pip-version-check -q -c /opt/constraints.txt "$@"; \
     python -m compileall -q -j 0 /opt/graphmill/lib > /dev/null || echo "some files of packages are no Python of this version"

@@ -7,6 +7,7 @@ import re
 import shlex
 import shutil
 import signal
+import socket
 import subprocess
 import tomllib
 from collections.abc import Iterator
@@ -23,8 +24,8 @@ MANIFESTS = REPOSITORY / "docs" / "kubernetes"
 OVERLAYS = ("job", "job-gpu", "cluster")
 # The specs of a RayJob, with that of a RayCluster in it, in KubeRay's CRDs of these versions (v1 alone; Apache-2.0, ray-project/kuberay).
 SCHEMAS = sorted((Path(__file__).parent / "kuberay").glob("rayjob-spec-*.json.gz"))
-GUIDE = REPOSITORY / "docs" / "guides" / "cluster.md"
-PAGES = (GUIDE, REPOSITORY / "docs" / "cluster.md", REPOSITORY / "docs" / "guides" / "start.md")
+GUIDE = REPOSITORY / "docs" / "guides" / "platform.md"
+PAGES = (GUIDE, GUIDE.with_name("cluster.md"), GUIDE.with_name("start.md"))
 
 
 def pinned() -> dict[str, str]:
@@ -245,6 +246,36 @@ def test_a_worker_s_pod_that_ends_says_so_to_ray(objects: list[dict[str, Any]]) 
         assert int(words[1]) + deadline < pod["terminationGracePeriodSeconds"]
 
 
+def test_the_guide_s_commands_for_kubernetes_are_valid(tmp_path: Path) -> None:
+    """What `kubectl create` would send, and the folders of `kubectl apply -k`. No cluster is asked."""
+    program = shutil.which("kubectl")
+    if program is None:
+        pytest.skip("needs kubectl")
+    commands = [line for script in guide_scripts() for line in script.splitlines() if line.startswith("kubectl")]
+    created = [command for command in commands if command.startswith("kubectl create")]
+    assert len(created) == 3
+    environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "KEY": "key", "SECRET": "secret"}
+    kinds = set()
+    for command in created:
+        done = subprocess.run(
+            ["bash", "-c", f"{command} --dry-run=client -o yaml"],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert done.returncode == 0, done.stderr
+        made = yaml.safe_load(done.stdout)
+        kinds.add((made["kind"], made["metadata"]["name"]))
+    manifests = "".join(path.read_text() for path in MANIFESTS.rglob("*.yaml"))
+    assert {kind for kind, _ in kinds} == {"Secret", "ResourceQuota"}
+    assert [name for kind, name in kinds if kind == "Secret" and f"{{name: {name}" not in manifests] == []
+    applied = [command.split()[-1] for command in commands if command.startswith("kubectl apply -k")]
+    assert set(applied) == {"docs/kubernetes/job", "docs/kubernetes/cluster"}
+    named = {each["metadata"]["name"] for folder in applied for each in rendered(REPOSITORY / folder)}
+    assert {"graphmill-products-geco", "graphmill"} <= named
+
+
 def test_redis_keeps_the_head_s_state_and_runs_know_it() -> None:
     objects = rendered(MANIFESTS / "cluster")
     kept = cluster_spec(objects)["gcsFaultToleranceOptions"]
@@ -269,8 +300,8 @@ def test_runtime_env_yaml_is_valid_for_ray() -> None:
     RuntimeEnv(**yaml.safe_load((REPOSITORY / "runtime_env.yaml").read_text()))
 
 
-def guide_scripts() -> list[str]:
-    return re.findall(r"```bash\n(.*?)```", GUIDE.read_text(), re.DOTALL)
+def guide_scripts(page: Path = GUIDE) -> list[str]:
+    return re.findall(r"```bash\n(.*?)```", page.read_text(), re.DOTALL)
 
 
 def test_every_ray_of_the_guide_lies_in_a_closed_folder() -> None:
@@ -290,10 +321,8 @@ def slurm_script() -> str:
 
 def commands_of(page: Path) -> list[list[str]]:
     """Each command that the document tells a user to type, as a list of words."""
-    if page == GUIDE:
-        text = "".join(script for script in guide_scripts() if "#SBATCH" not in script)
-    else:
-        text = "\n".join(re.findall(r"^ {4}(ray .*|python .*)$", page.read_text(), re.MULTILINE))
+    text = "".join(script for script in guide_scripts(page) if "#SBATCH" not in script)
+    text += "\n".join(re.findall(r"^ {4}(ray .*|python .*)$", page.read_text(), re.MULTILINE))
     lines = text.replace("\\\n", " ").splitlines()
     return [shlex.split(line.split(" && ")[0].rstrip("&"), comments=True) for line in lines]
 
@@ -346,7 +375,9 @@ STAND_INS = {
             "job submit") for _ in $(seq 300); do [ -e stopped ] && exit 7; [ -e finished ] && exit 0; sleep 0.1; done ;;
             "job stop") touch stopped ;;
         esac""",
+    "scontrol": 'printf "%s\\n" "$*" >> requeued',
 }
+SIGNALS = {"signal": signal.SIGTERM, "time limit": signal.SIGUSR1}
 
 
 def run_slurm_script(folder: Path, end: str) -> tuple[int, list[str]]:
@@ -371,14 +402,14 @@ def run_slurm_script(folder: Path, end: str) -> tuple[int, list[str]]:
     try:
         log = folder / "log"
         wait_until(lambda: log.exists() and "job submit" in log.read_text())
-        script.send_signal(signal.SIGTERM) if end == "signal" else (folder / "finished").touch()
+        script.send_signal(SIGNALS[end]) if end in SIGNALS else (folder / "finished").touch()
         status = script.wait(timeout=60)
     finally:
         script.kill()
     return status, log.read_text().splitlines()
 
 
-@pytest.mark.parametrize(("end", "status"), [("itself", 0), ("signal", 7)])
+@pytest.mark.parametrize(("end", "status"), [("itself", 0), ("signal", 7), ("time limit", 7)])
 def test_the_slurm_script_starts_submits_and_stops(tmp_path: Path, end: str, status: int) -> None:
     found, log = run_slurm_script(tmp_path, end)
     assert found == status, log
@@ -394,6 +425,46 @@ def test_the_slurm_script_starts_submits_and_stops(tmp_path: Path, end: str, sta
     server = "--address http://127.0.0.1:8265"
     (submitted,) = [command for command in commands if command.startswith("ray job submit")]
     assert submitted.startswith(f"ray job submit {server} --submission-id graphmill-7 --working-dir . -- python jobs/")
-    assert submitted.endswith("--run.dir /shared/a run")
+    assert submitted.endswith("--run.resume auto --run.dir /shared/a run")
     stops = [command for command in commands if command.startswith("ray job stop")]
-    assert stops == ([f"ray job stop {server} graphmill-7"] if end == "signal" else [])
+    assert stops == ([f"ray job stop {server} graphmill-7"] if end in SIGNALS else [])
+    # Only Slurm's own signal at the time limit puts the job into the queue again.
+    requeued = tmp_path / "requeued"
+    assert (requeued.read_text() if requeued.exists() else "") == ("requeue 7\n" if end == "time limit" else "")
+
+
+@pytest.mark.skipif(shutil.which("redis-server") is None, reason="needs redis-server")
+def test_the_redis_of_the_manifest_asks_for_its_password_and_keeps_its_data(tmp_path: Path) -> None:
+    (pod,) = [
+        each
+        for each in yaml.safe_load_all((MANIFESTS / "redis" / "redis.yaml").read_text())
+        if each["kind"] == "StatefulSet"
+    ]
+    command = pod["spec"]["template"]["spec"]["containers"][0]["command"]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [word.replace("dir /data", f"dir {tmp_path}\\nport {port}\\nbind 127.0.0.1") for word in command]
+
+    def ask(*lines: str) -> str:
+        with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+            connection.sendall("".join(f"{line}\r\n" for line in (*lines, "QUIT")).encode())
+            return connection.makefile().read()
+
+    def answers() -> bool:
+        try:
+            return "+OK" in ask("AUTH secret")
+        except OSError:
+            return False
+
+    for kept in ("$-1", "value"):  # before and after the process was killed
+        server = subprocess.Popen(command, env={**os.environ, "PASSWORD": "secret"}, stdout=subprocess.DEVNULL)
+        try:
+            wait_until(answers)
+            assert "NOAUTH" in ask("GET key")
+            assert kept in ask("AUTH secret", "GET key")
+            assert "+OK" in ask("AUTH secret", "SET key value", "WAITAOF 1 0 1000")
+            wait_until(lambda: b"value" in b"".join(path.read_bytes() for path in tmp_path.rglob("*.aof")))
+        finally:
+            server.kill()
+            server.wait(timeout=30)
