@@ -65,7 +65,7 @@ RUN --mount=type=secret,id=pip.conf,target=/etc/pip.conf,mode=0444 \
 
 USER graphmill
 WORKDIR /home/graphmill
-RUN graphmill doctor --compile --ray.check no
+RUN graphmill doctor --compile --ray no
 
 # Healthy: shared memory is not exhausted, and the Ray node of this container, if there is one, answers.
 HEALTHCHECK --interval=60s --timeout=30s --start-period=120s CMD ["graphmill", "doctor", "--health"]

@@ -321,8 +321,9 @@ def slurm_script() -> str:
 
 def commands_of(page: Path) -> list[list[str]]:
     """Each command that the document tells a user to type, as a list of words."""
+    indented = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
     text = "".join(script for script in guide_scripts(page) if "#SBATCH" not in script)
-    text += "\n".join(re.findall(r"^ {4}(ray .*|python .*)$", page.read_text(), re.MULTILINE))
+    text += "\n".join(re.findall(r"^ {4}(ray .*|python .*)$", indented, re.MULTILINE))
     lines = text.replace("\\\n", " ").splitlines()
     return [shlex.split(line.split(" && ")[0].rstrip("&"), comments=True) for line in lines]
 
