@@ -4,7 +4,7 @@
     python .ci/lock.py --lists    # only the lists of what a job needs
 
 - `constraints.txt`: every version that CI installs, local build tags removed.
-- The lists of what a job needs, in `runtime_env.yaml` and KubeRay's manifest: the dependencies but Ray, which a node has.
+- The lists of what a job needs, in `runtime_env.yaml`: the dependencies but Ray, which a node has. In the `Dockerfile`: Ray too.
 - `requirements.lock`: the same and Ray, with all that they need and the hashes of each file, for Python 3.11 or newer on any platform.
   It names no index, and an index that serves another build of torch does not match it.
 """
@@ -18,8 +18,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 CONSTRAINTS = ROOT / "constraints.txt"
 LOCK = ROOT / "requirements.lock"
-LISTS = (ROOT / "runtime_env.yaml", ROOT / "docs" / "kuberay-rayjob.yaml")
+RUNTIME_ENV, DOCKERFILE = ROOT / "runtime_env.yaml", ROOT / "Dockerfile"
 EXTRAS = ("s3",)  # Graphs and runs of a cluster lie on object stores.
+IMAGE_EXTRAS = (*EXTRAS, "gs")  # An image is built once for all stores.
 
 
 def canonical(requirement: str) -> str:
@@ -27,11 +28,16 @@ def canonical(requirement: str) -> str:
     return re.split(r"[^A-Za-z0-9._-]", requirement)[0].lower().replace("_", "-").replace(".", "-")
 
 
+def requirements(extras: tuple[str, ...] = EXTRAS) -> list[str]:
+    """What a job needs, in the words and the order of pyproject.toml."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    optional = [requirement for extra in extras for requirement in project["optional-dependencies"][extra]]
+    return [*project["dependencies"], *optional]
+
+
 def needed() -> list[str]:
     """Names of the packages that a job needs, in the order of pyproject.toml."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    extras = [requirement for extra in EXTRAS for requirement in project["optional-dependencies"][extra]]
-    return [canonical(requirement) for requirement in (*project["dependencies"], *extras)]
+    return [canonical(requirement) for requirement in requirements()]
 
 
 def pins() -> dict[str, str]:
@@ -39,20 +45,33 @@ def pins() -> dict[str, str]:
     return {canonical(line): line for line in CONSTRAINTS.read_text().splitlines() if "==" in line}
 
 
-def with_list(text: str) -> str:
-    """The text of a YAML file with new entries in its only list `packages:`. Raises KeyError for a package without a pin."""
+def runtime_env(text: str) -> str:
+    """The text of runtime_env.yaml with new entries in its list `packages:`. Raises KeyError for a package without a pin."""
     pinned = pins()
-    listed = [pinned[name] for name in needed() if name != "ray"]
+    entries = "".join(f"    - {pinned[name]}\n" for name in needed() if name != "ray")
+    return _replaced(r"(?<=^  packages:\n)(?: +- .*\n)*", entries, text)
 
-    def entries(found: re.Match[str]) -> str:
-        return found["key"] + "".join(f"{found['indent']}  - {pin}\n" for pin in listed)
 
-    changed, count = re.subn(
-        r"(?P<key>^(?P<indent> *)packages:\n)(?:(?P=indent) +- .*\n)*", entries, text, flags=re.MULTILINE
-    )
+def dockerfile(text: str) -> str:
+    """The text of the Dockerfile with new words in its argument PACKAGES, torch first. Raises KeyError for a package without a pin."""
+    pinned = pins()
+    words = []
+    for requirement in requirements(IMAGE_EXTRAS):
+        pin, extras = pinned[canonical(requirement)], re.search(r"\[.*\]", requirement)
+        words.append(pin.replace("==", f"{extras[0]}==") if extras else pin)
+    words.sort(key=lambda word: not word.startswith("torch=="))
+    return _replaced(r'(?<=^ARG PACKAGES="\\\n)(?: .*\\\n)*', "".join(f"    {word} \\\n" for word in words), text)
+
+
+def _replaced(pattern: str, entries: str, text: str) -> str:
+    changed, count = re.subn(pattern, lambda _: entries, text, flags=re.MULTILINE)
     if count != 1:
-        raise ValueError(f"expected one line `packages:`, got {count}")
+        raise ValueError(f"expected one list, got {count}")
     return changed
+
+
+# The files with a list, each with the function that makes its text.
+LISTS = {RUNTIME_ENV: runtime_env, DOCKERFILE: dockerfile}
 
 
 def write_constraints() -> None:
@@ -85,7 +104,7 @@ def main() -> None:
     lists_alone = "--lists" in sys.argv[1:]
     if not lists_alone:
         write_constraints()
-    for path in LISTS:
+    for path, with_list in LISTS.items():
         path.write_text(with_list(path.read_text()))
     if not lists_alone:
         write_lock()

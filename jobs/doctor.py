@@ -5,6 +5,7 @@
     python jobs/doctor.py --ray.address auto --graph s3://b/g      also all nodes of a cluster: versions, clocks, the graph
     python jobs/doctor.py --store s3://bucket/runs                 also whether this URL can be written
     python jobs/doctor.py --compile --ray.check no                 also compiles the loops of usual graphs, for an image's build
+    python jobs/doctor.py --health                                 only memory, and whether the Ray node of this container answers: a health check
 
 Prints one line per check: ok, warn (a run works, but slower or at a risk) or fail, and what to do. Exit status 0 unless a check fails. Duration: the start of
 Ray plus one read of the graph (--quick skips the read). Changes nothing and leaves
@@ -13,7 +14,7 @@ no files, except the compiled loops of --compile in the user's cache.
 
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -56,6 +57,8 @@ class DoctorConfig:
     """A URL or folder to check for write access, such as the folder of predictions."""
     compile: bool = False
     """Compile the loops of usual graphs ahead and keep them in this user's cache, for the build of an image or a first job that starts at once."""
+    health: bool = False
+    """Check only what a container's health check asks: memory, shared memory, and whether the Ray node of this container, if there is one, answers."""
     run_dir: Path = Path("runs")
     """Folder of runs."""
     timeout_s: Positive = 60.0
@@ -64,12 +67,22 @@ class DoctorConfig:
 
     def __post_init__(self) -> None:
         check_fields(self)
+        if self.health:
+            alone = DoctorConfig(ray=RayCheckOptions(object_store_gb=self.ray.object_store_gb))
+            if replace(self, health=False) != alone:
+                raise ConfigError(
+                    "health: expected no option but --ray.object_store_gb, got others; leave them or --health out"
+                )
 
 
 def check_all(config: DoctorConfig) -> "Iterator[Finding]":
     """Yields each finding as soon as it is known."""
     from graphmill.jobs.plan import machine_checks as machine
 
+    if config.health:
+        yield from machine.check_memory(int(config.ray.object_store_gb * 2**30))
+        yield from machine.check_ray_node()
+        return
     yield from machine.check_versions()
     yield from machine.check_cores()
     yield from machine.check_memory(int(config.ray.object_store_gb * 2**30))

@@ -388,7 +388,7 @@ def _one_line_errors(action: str) -> Iterator[None]:
         if isinstance(error, AuthenticationError) or "AuthenticationError" in str(error.__cause__):
             reason = (
                 "the token is missing or not the cluster's; give it by RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH "
-                f"(or ~/.ray/auth_token), as docs/cluster.md shows; Ray says: {reason}"
+                f"(or ~/.ray/auth_token), as docs/guides/platform.md shows; Ray says: {reason}"
             )
         raise ConfigError(f"cannot {action}: {reason}") from error
     except Exception as error:

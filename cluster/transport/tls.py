@@ -14,7 +14,7 @@ from graphmill.core.errors import ConfigError
 
 _VARIABLES = ("RAY_TLS_SERVER_CERT", "RAY_TLS_SERVER_KEY", "RAY_TLS_CA_CERT")
 _PIECE_BYTES = 1 << 16  # size of one send: each send has one deadline, and must end in time on a slow link too
-_ADVICE = "see docs/guides/cluster.md, or leave out --servers.tls"
+_ADVICE = "see docs/guides/platform.md, or leave out --servers.tls"
 
 
 class _Socket(ssl.SSLSocket):

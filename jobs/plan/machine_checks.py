@@ -5,6 +5,7 @@ Nothing here needs Ray. A check removes all files that it writes and closes its 
 
 import os
 import platform
+import re
 import shutil
 import socket
 import tempfile
@@ -13,6 +14,7 @@ from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
+from urllib.request import urlopen
 
 from graphmill.core.errors import GraphmillError
 from graphmill.core.parallel_map import num_cores
@@ -28,6 +30,7 @@ _LEAST_DISK_BYTES = 2**30
 _LEAST_MEMORY_BYTES = 2 * 2**30
 _LEAST_HUGE_BYTES = 64 * 2**20  # smaller graphs lie in caches
 _CLOCK_S = 2.0
+_ANSWER_S = 10.0  # of a Ray node that is asked whether it is healthy
 _SHARED_MEMORY = Path("/dev/shm")
 _CPU_LIMIT = Path("/sys/fs/cgroup/cpu.max")
 _NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
@@ -105,6 +108,24 @@ def check_memory(object_store_bytes: int) -> Iterator[Finding]:
     yield _warned(
         "shared memory", short if shared < object_store_bytes else None, f"{_gib(shared)} free in {_SHARED_MEMORY}"
     )
+
+
+def check_ray_node() -> Iterator[Finding]:
+    """Asks the Ray nodes of this user on this machine, in a container its only one, whether they answer. A machine without Ray has no finding."""
+    import psutil
+
+    for raylet in psutil.process_iter(["name", "uids", "cmdline"]):
+        words = " ".join(raylet.info["cmdline"] or ())
+        address, port = re.search(r"--node_ip_address=(\S+)", words), re.search(r"--listen-port=([1-9]\d*)", words)
+        uids = raylet.info["uids"]
+        if raylet.info["name"] != "raylet" or uids is None or uids.real != os.getuid() or not (address and port):
+            continue
+        where = f"{address[1]}:{port[1]}"
+        try:
+            with urlopen(f"http://{where}/api/healthz", timeout=_ANSWER_S):  # on a head also of the cluster's state
+                yield Finding("ray node", "ok", f"healthy at {where}")
+        except OSError as error:
+            yield Finding("ray node", "fail", f"not healthy at {where} ({error}); start Ray on this node again")
 
 
 def check_folder(name: str, folder: Path) -> Iterator[Finding]:

@@ -303,6 +303,7 @@ ROWS = (
     Row("mcp_server", "{graph} --allow all", ("allow", "train, predict", "'all'", "--allow")),
     Row("mcp_server", "{graph} --max-cpu-seconds 0", ("max_cpu_seconds", "more than 0", "0")),
     Row("report", "{garbled}", ("garbled", "config.json")),
+    Row("doctor", "--health --quick", ("health", "--ray.object_store_gb", "others")),
     Row("doctor", "--timeout-s 0", ("timeout_s", "more than 0", "--timeout_s")),
     Row("doctor", "--ray.object_store_gb 0 --ray no", ("object_store_gb", "0", "--ray.object_store_gb")),
     Row("convert_checkpoint", "--source grit --checkpoint {missing} --out out", ("missing",)),

@@ -1,11 +1,16 @@
 """Tests each check of jobs/doctor.py on a healthy machine, and on a machine that lacks what the check requires."""
 
+import http.server
+import os
+import re
 import resource
 import shutil
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import psutil
@@ -111,6 +116,49 @@ def test_little_disk_memory_and_shared_memory_are_said(tmp_path, monkeypatch):
     monkeypatch.setattr(machine_checks, "available_bytes", lambda: 2**30)
     assert [f.verdict for f in machine_checks.check_folder("run directory", tmp_path)] == ["warn"]
     assert [f.verdict for f in machine_checks.check_memory(2**30)] == ["warn", "warn"]
+
+
+class Raylet:
+    """A process as psutil gives it, with the command line of Ray's raylet."""
+
+    def __init__(self, port: int, name: str = "raylet", user: int | None = None) -> None:
+        user = os.getuid() if user is None else user
+        words = ["raylet", "--node_ip_address=127.0.0.1", f"--dashboard_agent_command=agent.py --listen-port={port}"]
+        self.info = {"name": name, "cmdline": words, "uids": SimpleNamespace(real=user)}
+
+
+def answer_health(status: int) -> http.server.HTTPServer:
+    class Answer(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status if self.path == "/api/healthz" else 404)
+            self.end_headers()
+
+        def log_message(self, *words: object) -> None: ...
+
+    server = http.server.HTTPServer(("127.0.0.1", 0), Answer)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return server
+
+
+@pytest.mark.parametrize(("status", "verdict"), [(200, "ok"), (503, "fail")])
+def test_health_asks_the_ray_node_of_this_user(status, verdict, monkeypatch):
+    with answer_health(status) as server:
+        port = server.server_address[1]
+        others = [Raylet(1, name="plasma"), Raylet(1, user=os.getuid() + 1), Raylet(0)]
+        monkeypatch.setattr(psutil, "process_iter", lambda names: [*others, Raylet(port)])
+        findings = list(check_all(DoctorConfig(health=True)))
+        server.shutdown()
+    assert [finding.name for finding in findings] == ["memory", "shared memory", "ray node"]
+    assert findings[-1].verdict == verdict
+    assert f"127.0.0.1:{port}" in findings[-1].message
+
+
+@pytest.mark.ray
+def test_health_of_a_real_node(ray_head):
+    (raylet,) = [each for each in ray_head.process.children(recursive=True) if each.name() == "raylet"]
+    (port,) = re.findall(r"--listen-port=(\d+)", " ".join(raylet.cmdline()))
+    healthy = machine_checks.Finding("ray node", "ok", f"healthy at 127.0.0.1:{port}")
+    assert healthy in list(machine_checks.check_ray_node())
 
 
 def test_few_open_files_and_a_taken_port_are_said(monkeypatch):

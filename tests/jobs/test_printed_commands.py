@@ -18,6 +18,7 @@ from tests.printed_commands import DOCUMENTS, REPOSITORY, Block, blocks, inline_
 from tests.raw_layouts import write_set
 
 FIRST_RUN = "docs/guides/start.md"
+PLATFORM = "docs/guides/platform.md"
 # (document, first words of a block): the reason why the block is not run.
 NOT_RUN = {
     (FIRST_RUN, "make clean"): "builds an environment from indexes that the reader has to name",
@@ -43,11 +44,17 @@ NOT_RUN = {
         "python jobs/ingest.py ogbn-products",
     ): "a download of 1.4 GB; tests/cluster/test_root_groups.py trains with such roots",
     ("docs/guides/cluster.md", "ray "): "several machines; tests/cluster/test_launch_files.py checks the options",
-    ("docs/guides/cluster.md", "#!/bin/bash"): "Slurm; tests/cluster/test_launch_files.py runs it with stand-ins",
-    ("docs/guides/cluster.md", "sbatch"): "Slurm",
-    ("docs/guides/cluster.md", "kubectl"): "Kubernetes",
-    ("docs/guides/cluster.md", "cluster=$(kubectl"): "Kubernetes",
-    ("docs/guides/cluster.md", "prometheus"): "a server of its own, on the head of a cluster",
+    (
+        "docs/guides/cluster.md",
+        "export RAY_TMPDIR",
+    ): "ends every Ray of this user; tests/cluster/test_job_submit.py submits to one on free ports",
+    (PLATFORM, "docker"): "a daemon and a public image; tests/test_image.py builds it with buildah",
+    (PLATFORM, "umask 077\n"): "several machines; tests/cluster/test_launch_files.py checks the options",
+    (PLATFORM, "ray "): "several machines; tests/cluster/test_launch_files.py checks the options",
+    (PLATFORM, "#!/bin/bash"): "Slurm; tests/cluster/test_launch_files.py runs it with stand-ins",
+    (PLATFORM, "sbatch"): "Slurm",
+    (PLATFORM, "kubectl"): "Kubernetes; tests/cluster/test_launch_files.py makes what they would send",
+    (PLATFORM, "prometheus"): "a server of its own, on the head of a cluster",
 }
 
 # (document, text as printed, text as run, reason)
@@ -68,6 +75,13 @@ CHANGED = (
         "runs/cora --data.nodes 1500 --fit.epochs 2",
         "a bucket; tests/cluster/test_stored_runs.py has one",
     ),
+    (
+        PLATFORM,
+        "ray get-auth-token",
+        "env -u RAY_AUTH_TOKEN_PATH HOME=$PWD ray get-auth-token",
+        "the token of whoever runs the tests",
+    ),
+    (PLATFORM, "--graph graphs/products\n", "--graph graphs/products --ray.object_store_gb 0.2\n", "a small machine"),
     ("docs/guides/operations.md", "runs/products_geco-…", "runs/products_geco-1", "the reader's own run"),
 )
 
