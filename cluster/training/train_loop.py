@@ -188,6 +188,7 @@ class Worker:
         self.best_scores: dict[str, dict[str, float] | Scores] = {}
         self.reported_traffic: np.ndarray | int = 0
         self.received_bytes = 0.0  # bytes that this rank has received from other processes, up to the last epoch
+        self.near_is_told = False
         self.reported_epoch = -1  # the last epoch whose traffic and ranks were reported
         self.peers = PeerWait(is_measured=device.type == "cpu")
         self.stragglers = StragglerWatch(gather_objects(host))
@@ -285,6 +286,19 @@ class Worker:
             if epoch is not None:
                 covered = {"of": "epochs", "epochs": max(1, epoch - self.reported_epoch)}
             self.reporter.push({"kind": "traffic", "epoch": epoch, **covered, **columns})
+
+    def _report_near(self, epoch: int) -> None:
+        """Reports for each rank which share of the bytes for its first batches it read on its own host. A collective call if traffic is counted."""
+        self.near_is_told = True
+        counts = self.data.traffic()
+        if counts is None:
+            return
+        totals = dict(zip(COLUMNS, counts.sum(axis=0).tolist(), strict=True))
+        near, far = totals["local_bytes"], totals["sent_bytes"] + totals["received_bytes"]
+        rows = gather_rows(torch.tensor([[near, far]], dtype=torch.float64, device=self.device))
+        if self.rank == 0 and rows[:, 1].any():
+            shares = (rows[:, 0] / rows.sum(dim=1).clamp(min=1)).tolist()
+            self.reporter.push({"kind": "near", "epoch": epoch, "hosts": self.stragglers.hosts, "shares": shares})
 
     def _watch_ranks(self, epoch: int, record: Mapping[str, float]) -> None:
         """Adds the ranks' times of an epoch, and reports the rank for which the others wait. A collective call if there are several ranks."""
@@ -393,6 +407,8 @@ class Worker:
             sums += torch.cat([step_sums, sums.new_tensor(sizes)], dim=1)
             if self.average is not None:
                 update_average(self.average, self.model, epoch * num_steps + step)
+            if not self.near_is_told:
+                self._report_near(epoch)
             now = time.perf_counter()
             if self.rank == 0 and now - reported > _STEP_REPORT_S:
                 reported = now

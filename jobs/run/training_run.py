@@ -216,6 +216,8 @@ def follow(bar: Progress, num_epochs: int, metric: str, unit: str) -> Callable[[
             )
         elif record["kind"] == "failure":
             print(f"\n{record['what']}\nall workers start again from the latest checkpoint", file=sys.stderr)
+        elif record["kind"] == "near":
+            print(f"\n{near_line(record['shares'], record['hosts'])}", file=sys.stderr)
         elif record["kind"] in ("hosts", "slow"):
             print(f"\n{record['what']}", file=sys.stderr)
         elif record["kind"] == "damage":
@@ -227,6 +229,19 @@ def follow(bar: Progress, num_epochs: int, metric: str, unit: str) -> Callable[[
 
     show(0, "starting the workers")
     return on_record
+
+
+def near_line(shares: Sequence[float], hosts: Sequence[str]) -> str:
+    """The text about the share of rows that each rank reads on its own host, with a warning if a rank has none there."""
+    least, most = f"{min(shares):.0%}", f"{max(shares):.0%}"
+    line = f"near rows: a worker reads {least if least == most else f'{least} to {most}'} of its bytes on its own host"
+    far = sorted({host for share, host in zip(shares, hosts, strict=True) if not share})
+    if not far:
+        return line
+    return (
+        f'warning: {line}; none on {", ".join(far)[:300]}, where every batch waits for the network: see "Partitions near the workers" in '
+        "docs/guides/cluster.md"
+    )
 
 
 @dataclass(frozen=True)
