@@ -263,6 +263,10 @@ class ServerGroup:
             self._hosts = hosts
         return PartitionServers(graph.pin(), self._servers, options)
 
+    def nodes(self) -> frozenset[str]:
+        """Returns the ids of the nodes that serve partitions."""
+        return frozenset(server.info.node_id for server in self._servers)
+
     def where(self) -> str:
         """Returns the partitions of each server's host, as text for messages. Empty with one host."""
         if len(self._hosts) == 1:

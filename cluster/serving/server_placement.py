@@ -13,6 +13,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from graphmill.cluster.options import ServerOptions, WorkerOptions
 from graphmill.cluster.process.answers import answers_in_time
+from graphmill.cluster.process.draining import draining_nodes
 from graphmill.core.errors import FormatError
 from graphmill.storage.filesystem.file_entry import FileEntry
 from graphmill.storage.replicas.file_stamps import FileStamps, take_stamps
@@ -61,13 +62,6 @@ def _host(node: Mapping[str, Any]) -> Host:
         dict(node.get("Labels") or {}),
         _HEAD in resources,
     )
-
-
-def draining_nodes() -> Mapping[str, int]:
-    """Returns the ids of the nodes whose loss is announced, each with its deadline (UNIX time in milliseconds; 0: none). Ray schedules nothing on them."""
-    state: Any = ray._private.state.state  # Ray Train reads the drains from the same place; there is no public call
-    drains: dict[str, int] = state.get_draining_nodes()
-    return drains
 
 
 def on_host(host: Host, *, or_elsewhere: bool) -> NodeAffinitySchedulingStrategy:
@@ -144,10 +138,11 @@ def assign(
     close to each other in a graph with locality groups.
     """
     best, room, needs = groups[0] if groups else (), room or {}, needs or [0] * len(holders)
-    choices, others = [], []
+    choices: list[Sequence[Host]] = []
+    others: list[list[Sequence[Host]]] = []
     for held in holders:
         with_files = [found for group in groups if (found := [host for host in group if host.node_id in held])]
-        possible = [*with_files, *(groups if can_fetch else ())]
+        possible: list[Sequence[Host]] = [*with_files, *(groups if can_fetch else ())]
         choices.append(possible[0] if possible else ())
         others.append(possible[1:])
     load = dict.fromkeys((host.node_id for group in groups for host in group), 0)
@@ -179,8 +174,8 @@ def assign(
         ):
             choose(partition, host)
     for partition in fewest_choices_first:
-        for possible in (choices[partition], *others[partition]):
-            with_room = [host for host in possible if fits(host, partition)]
+        for group in (choices[partition], *others[partition]):
+            with_room = [host for host in group if fits(host, partition)]
             if chosen[partition] is None and with_room:
                 choose(partition, min(with_room, key=lambda host: (load[host.node_id], host.node_id != now[partition])))
     return tuple(chosen)

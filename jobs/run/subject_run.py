@@ -123,7 +123,7 @@ def _on_ray(subject: Subject, asked: RunConfig, resolved: ResolvedRun, run_dir: 
             subject.check_served(served, resolved)
         renew, table = served.renewed, subject.table(resolved)
         renewed = None if renew is None else (lambda wait_s, say: subject.shared(renew(wait_s, say), resolved))
-        launcher = RayTrainLauncher(resolved.workers, run_dir, renewed, served.full_disks)
+        launcher = RayTrainLauncher(resolved.workers, run_dir, renewed, served.full_disks, served.nodes)
         if table is None:
             yield Ready(subject, resolved, launcher, served, None)
             return

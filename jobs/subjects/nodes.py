@@ -185,7 +185,7 @@ class Nodes(Subject):
             servers, traffic = group.running(), Traffic(self.num_partitions)
             router = connect_any(servers, traffic.watch)
             renewed = lambda wait_s, say: ServedNodes(group.running(wait_s, say))  # noqa: E731
-            yield Served(ServedNodes(servers), router, traffic, group.where(), renewed, group.full_disks)
+            yield Served(ServedNodes(servers), router, traffic, group.where(), renewed, group.full_disks, group.nodes)
 
     def shared(self, data: TrainingData, resolved: ResolvedRun) -> TrainingData:
         if not resolved.is_full_graph:

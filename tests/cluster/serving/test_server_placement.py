@@ -76,10 +76,11 @@ STORES = [
 FULL = [replace(host, cpus=host.gpus) for host in GPUS]  # the workers take all CPUs
 BIG = replace(HEAD, cpus=96, gpus=8)
 EMPTY_HEAD = replace(HEAD, cpus=0)
+ANY, DEFAULT = WorkerOptions(), ServerOptions()
 ON_STORES = ServerOptions(label_selector=("role=storage",))
 
 
-def placed(hosts, num_partitions, workers=WorkerOptions(), options=ServerOptions(), needs=(), now=None, files=()):
+def placed(hosts, num_partitions, workers=ANY, options=DEFAULT, needs=(), now=None, files=()):
     """The number of partitions of each host, by name. All hosts can fetch all partitions."""
     chosen = assign(
         preferred(hosts, workers, options),
@@ -100,27 +101,27 @@ def each(hosts, count):
     ("hosts", "num_partitions", "workers", "options", "expected"),
     [
         # A head with CPUs and eight GPU nodes
-        ([HEAD, *GPUS], 8, WorkerOptions(), ServerOptions(), each(GPUS, 1)),
-        ([HEAD, *GPUS], 64, WorkerOptions(), ServerOptions(), each(GPUS, 8)),
-        ([HEAD, *GPUS], 4, WorkerOptions(), ServerOptions(), {"gpu0": 1, "gpu2": 1, "gpu4": 1, "gpu6": 1}),
-        ([EMPTY_HEAD, *GPUS], 8, WorkerOptions(), ServerOptions(), each(GPUS, 1)),
-        ([HEAD, *GPUS], 9, WorkerOptions(device="cpu"), ServerOptions(), each([HEAD, *GPUS], 1)),
+        ([HEAD, *GPUS], 8, ANY, DEFAULT, each(GPUS, 1)),
+        ([HEAD, *GPUS], 64, ANY, DEFAULT, each(GPUS, 8)),
+        ([HEAD, *GPUS], 4, ANY, DEFAULT, {"gpu0": 1, "gpu2": 1, "gpu4": 1, "gpu6": 1}),
+        ([EMPTY_HEAD, *GPUS], 8, ANY, DEFAULT, each(GPUS, 1)),
+        ([HEAD, *GPUS], 9, WorkerOptions(device="cpu"), DEFAULT, each([HEAD, *GPUS], 1)),
         # The workers take all CPUs of the GPU nodes: other nodes serve, but not the head
-        ([HEAD, *FULL], 8, WorkerOptions(), ServerOptions(), each(FULL, 1)),
-        ([HEAD, *FULL, *CPUS], 8, WorkerOptions(), ServerOptions(), each(CPUS, 2)),
-        ([HEAD, *GPUS], 8, WorkerOptions(cpus_per_worker=8), ServerOptions(), each(GPUS, 1)),
+        ([HEAD, *FULL], 8, ANY, DEFAULT, each(FULL, 1)),
+        ([HEAD, *FULL, *CPUS], 8, ANY, DEFAULT, each(CPUS, 2)),
+        ([HEAD, *GPUS], 8, WorkerOptions(cpus_per_worker=8), DEFAULT, each(GPUS, 1)),
         # Two storage nodes: with the selector alone
-        ([HEAD, *GPUS, *STORES], 8, WorkerOptions(), ServerOptions(), each(GPUS, 1)),
-        ([HEAD, *GPUS, *STORES], 64, WorkerOptions(), ON_STORES, each(STORES, 32)),
-        ([HEAD, *GPUS], 8, WorkerOptions(), ON_STORES, {None: 8}),
+        ([HEAD, *GPUS, *STORES], 8, ANY, DEFAULT, each(GPUS, 1)),
+        ([HEAD, *GPUS, *STORES], 64, ANY, ON_STORES, each(STORES, 32)),
+        ([HEAD, *GPUS], 8, ANY, ON_STORES, {None: 8}),
         # Three kinds of nodes, by the device of the workers and by their labels
-        ([EMPTY_HEAD, *CPUS, *GPUS], 8, WorkerOptions(), ServerOptions(), each(GPUS, 1)),
-        ([EMPTY_HEAD, *CPUS, *FULL], 8, WorkerOptions(), ServerOptions(), each(CPUS, 2)),
-        ([EMPTY_HEAD, *CPUS], 8, WorkerOptions(), ServerOptions(), each(CPUS, 2)),
-        ([HEAD, *CPUS, *STORES], 8, WorkerOptions(label_selector=("role=storage",)), ServerOptions(), each(STORES, 4)),
+        ([EMPTY_HEAD, *CPUS, *GPUS], 8, ANY, DEFAULT, each(GPUS, 1)),
+        ([EMPTY_HEAD, *CPUS, *FULL], 8, ANY, DEFAULT, each(CPUS, 2)),
+        ([EMPTY_HEAD, *CPUS], 8, ANY, DEFAULT, each(CPUS, 2)),
+        ([HEAD, *CPUS, *STORES], 8, WorkerOptions(label_selector=("role=storage",)), DEFAULT, each(STORES, 4)),
         # One big machine, and a cluster that has only its head yet
-        ([BIG], 64, WorkerOptions(), ServerOptions(), {"head": 64}),
-        ([EMPTY_HEAD], 8, WorkerOptions(), ServerOptions(), {"head": 8}),
+        ([BIG], 64, ANY, DEFAULT, {"head": 64}),
+        ([EMPTY_HEAD], 8, ANY, DEFAULT, {"head": 8}),
     ],
 )
 def test_partitions_go_where_workers_read_them(hosts, num_partitions, workers, options, expected):
