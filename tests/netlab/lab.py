@@ -33,8 +33,11 @@ ENDS_S = 900.0
 class Lab:
     """A cluster on these hosts. The partitions of a graph are on the hosts' disks. Runs are in a folder to which all hosts can write."""
 
-    def __init__(self, hosts: Hosts, shared: Path, cluster: RayHosts | None = None) -> None:
-        self.hosts, self.shared = hosts, shared
+    def __init__(
+        self, hosts: Hosts, shared: Path, cluster: RayHosts | None = None, num_workers: int | None = None
+    ) -> None:
+        """`num_workers`: workers of a run; None: one for each host."""
+        self.hosts, self.shared, self.num_workers = hosts, shared, num_workers or len(hosts.names)
         self.cluster = cluster or RayHosts(hosts)
         if not (shared / "origin").exists():
             graph = SyntheticGraph(SyntheticOptions(num_nodes=1500))
@@ -48,7 +51,7 @@ class Lab:
 
     def train(self, name: str, *options: str, host: str = "h0") -> "Running":
         words = ("--data", f"{DISK}/graph", "--run.dir", str(self.shared / name), *SMALL)
-        workers = ("--workers", str(len(self.hosts.names)))
+        workers = ("--workers", str(self.num_workers))
         return Running(self, self.shared / name, (*words, *workers, *options), host)
 
     def resume(self, run: Path, *options: str, host: str = "h0") -> "Running":
