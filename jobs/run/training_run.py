@@ -373,19 +373,27 @@ def _run_summary(result: Mapping[str, Any], run: RunDirectory, *, of_nodes: bool
 
 
 def _told_in_full(record: Run) -> dict[str, Any]:
-    """Totals of the whole run: the largest memory of a rank, the seconds of each rank, and all requests to partitions, by purpose. The records of epochs cannot
-    give these totals, because they have the seconds of one rank only."""
+    """Totals of the whole run: the largest memory of a rank, the cost of interruptions, the seconds of each rank, and all requests to partitions, by purpose.
+    The records of epochs cannot give these totals, because they have the seconds of one rank only."""
     traffic: dict[str, dict[str, int]] = {}
     for event in record.told("traffic"):
-        totals = traffic.setdefault(str(event["of"]), dict.fromkeys(COLUMNS, 0))
+        of_purpose = traffic.setdefault(str(event["of"]), dict.fromkeys(COLUMNS, 0))
         for name in COLUMNS:
-            totals[name] += sum(event[name])
+            of_purpose[name] += sum(event[name])
     ranks = [
         {"rank": rank.rank, "host": rank.host, **{name: round(s, 3) for name, s in rank.seconds.items()}}
         for rank in record.ranks
     ]
-    peak = {} if record.peak_bytes is None else {"peak_bytes": record.peak_bytes}
-    return {**peak, **({"traffic": traffic} if traffic else {}), **({"ranks": ranks} if ranks else {})}
+    totals: dict[str, Any] = {} if record.peak_bytes is None else {"peak_bytes": record.peak_bytes}
+    if costs := record.told("interruption"):
+        announced = sum(bool(cost["announced"]) for cost in costs)
+        totals["interruptions"] = {
+            "announced": announced,
+            "unannounced": len(costs) - announced,
+            "steps_lost": sum(cost["steps"] for cost in costs),
+            "stood_s": round(sum(cost["stood_s"] for cost in costs), 1),
+        }
+    return {**totals, **({"traffic": traffic} if traffic else {}), **({"ranks": ranks} if ranks else {})}
 
 
 @results()
