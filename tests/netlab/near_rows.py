@@ -51,7 +51,7 @@ def communities(num_nodes: int = NUM_NODES, size: int = 200, far_share: float = 
 
 
 def write_graph(url: Path, num_partitions: int) -> None:
-    ingest(communities(), str(url), IngestOptions(num_partitions=num_partitions, partitioner="ldg"))
+    ingest(communities(), str(url), IngestOptions(num_partitions=num_partitions, partitioner="metis"))
 
 
 def partition_of_node(url: str) -> np.ndarray:
