@@ -55,7 +55,10 @@ class Fault:
     host: str = "h0"  # host of the driver
     folder: str = "."  # folder of the run, below the shared folder
     kind: str = "plain"  # kind of lab, see `lab`
-    more: Callable[[Lab, Running], None] = lambda lab, run: None  # more checks, if it continued
+    more: Callable[[Lab, Running], None] = lambda lab, run: (
+        None
+    )  # more checks, if it continued; for a submitted job, what continues it
+    submitted: bool = False  # by `ray job submit` on h0, where the driver then runs
 
 
 def cut(seconds: float) -> Callable[[Lab, Running], None]:
@@ -88,6 +91,17 @@ def cut_heads_power(lab: Lab, run: Running) -> None:
     lab.hosts.power_off("h0")
     time.sleep(15)
     start_again(lab, "h0")
+
+
+def submit_again(lab: Lab, run: Running) -> None:
+    """Gives the command of a submitted job again, until the new head's job server takes it. The job must continue the run to its end."""
+    deadline = time.monotonic() + 300
+    while (again := lab.submit(run.path.name)).end():
+        assert "Failed to connect" in again.text or "Connection" in again.text, again.text[-3000:]
+        assert time.monotonic() < deadline, again.text[-3000:]
+        time.sleep(3)
+    begun = [event for event in events(run.path) if event["kind"] == "begin"]
+    assert len(begun) == 2, "the run was not continued by one job"
 
 
 def fill(folder: Path) -> None:
@@ -252,6 +266,9 @@ FAULTS: dict[str, Fault] = {
     ),
     "head-redis": Fault(kill_head, "h0 (10.77.0.1): the head has not answered", host="h1", kind="redis"),
     "head-redis-power": Fault(cut_heads_power, "h0 (10.77.0.1): the head has not answered", host="h1", kind="redis"),
+    "job-redis-power": Fault(
+        cut_heads_power, "", ends=(), kind="jobs", mend=lambda lab: None, submitted=True, more=submit_again
+    ),
     "announced": Fault(
         announce,
         "is announced to be lost",
@@ -289,14 +306,14 @@ FAULTS: dict[str, Fault] = {
 
 @contextlib.contextmanager
 def lab(kind: str, folder: Path) -> Iterator[Lab]:
-    """Starts a lab. In the kind "redis", the head has no worker and keeps its state in a Redis on h1. In the kind "spare", the head has no worker either, and
+    """Starts a lab. In the kinds "redis" and "jobs", the head has no worker and keeps its state in a Redis on h1; "jobs" also has a job server. In the kind "spare", the head has no worker either, and
     one of three other hosts is a spare for two workers."""
     (folder / "small").mkdir(parents=True, exist_ok=True)
     call("mount", "-t", "tmpfs", "-o", f"size={RUN_DISK_BYTES}", "tmpfs", str(folder / "small"))
     try:
         with Hosts(4 if kind == "spare" else 2, shared=[folder, REPOSITORY], disk_bytes=DISK_BYTES) as hosts:
             head, other, environment = f"--temp-dir={DISK}/ray", "", list[str]()
-            if kind == "redis":
+            if kind in ("redis", "jobs"):
                 redis = ["redis-server", "--port", str(REDIS_PORT), "--bind", "0.0.0.0", "--protected-mode", "no"]
                 hosts.popen("h1", [*redis, "--dir", DISK], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
                 environment = [f"RAY_REDIS_ADDRESS={hosts.address('h1')}:{REDIS_PORT}"]
@@ -304,7 +321,12 @@ def lab(kind: str, folder: Path) -> Iterator[Lab]:
             resources, workers = [head, other], None
             if kind == "spare":
                 resources, workers = [f"{head} --num-cpus=0", "", "", ""], 2
-            yield Lab(hosts, folder, RayHosts(hosts, resources=resources, environment=environment), workers)
+            yield Lab(
+                hosts,
+                folder,
+                RayHosts(hosts, resources=resources, environment=environment, takes_jobs=kind == "jobs"),
+                workers,
+            )
     finally:
         call("umount", str(folder / "small"), check=False)
 
@@ -336,7 +358,7 @@ class Labs:
         assert self._lab is not None
         basis = folder / "undisturbed.json"
         if not basis.exists():
-            run = self._lab.train(f"undisturbed-{time.time_ns()}", host="h1" if kind == "redis" else "h0")
+            run = self._lab.train(f"undisturbed-{time.time_ns()}", host="h1" if kind in ("redis", "jobs") else "h0")
             assert run.end() == 0, run.text
             basis.write_text(json.dumps(run.losses))
         return self._lab, json.loads(basis.read_text())
@@ -353,7 +375,10 @@ class Labs:
 def try_one(name: str, turn: int, where: Lab, undisturbed: Sequence[float]) -> dict[str, Any]:
     """Tries one fault and returns the result. Raises AssertionError if the result is not as promised."""
     fault = FAULTS[name]
-    run = where.train(f"{fault.folder}/{name}-{turn}-{time.time_ns() % 10**6}", *fault.options, host=fault.host)
+    run_name = f"{fault.folder}/{name}-{turn}-{time.time_ns() % 10**6}"
+    run = (
+        where.submit(Path(run_name).name) if fault.submitted else where.train(run_name, *fault.options, host=fault.host)
+    )
     run.wait_for_epochs(STRIKES_AT)
     reached, begun = len(epochs(run.path)), time.monotonic()
     striking = threading.Thread(target=fault.strike, args=(where, run), daemon=True)
@@ -371,7 +396,11 @@ def try_one(name: str, turn: int, where: Lab, undisturbed: Sequence[float]) -> d
         "\n".join(f"{when - begun:9.1f} {line}" for when, line in run.lines)
     )
     fault.mend(where)
-    if fault.ends is None:
+    if fault.submitted:
+        assert status != 0, "the host of the driver had no loss"
+        where.cluster.wait_for_nodes(len(where.hosts.names))
+        fault.more(where, run)
+    elif fault.ends is None:
         assert status == 0, run.text[-3000:]
         fault.more(where, run)
     else:

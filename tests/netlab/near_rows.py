@@ -1,8 +1,12 @@
-"""Counts the rows that workers find on their own hosts: `python -m tests.netlab.near_rows --gpus 8 --partitions 8 64`.
+"""Counts the rows that workers find on their own hosts.
+
+    python -m tests.netlab.near_rows --gpus 8 --partitions 8 64                   # on emulated hosts
+    python -m tests.netlab.near_rows --here --synthetic 20000 --partitions 8      # with one router, without hosts
 
 A head with CPUs and several hosts with a pretended GPU each serve one graph, whose files all hosts see. A reader that
 holds the GPU of each host then draws the batches of its rank, with roots by locality group. The command prints how many
-partitions each host serves, and the share of each reader's rows that lie in partitions of its own host.
+partitions each host serves, and the share of each reader's rows that lie in partitions of its own host. The graph has
+clear communities; `--synthetic` names the number of nodes of the synthetic graph instead.
 """
 
 import argparse
@@ -17,11 +21,13 @@ from typing import Any
 
 import numpy as np
 
+from graphmill.samplers.access.router import local_router
 from graphmill.samplers.methods.registry import build_sampler
 from graphmill.samplers.vocabulary.options import NeighborOptions
 from graphmill.storage.graph import open_graph
 from graphmill.storage.importers.memory.array_graph import ArrayGraph
 from graphmill.storage.ingestion.ingest import IngestOptions, ingest
+from graphmill.storage.synthetic.products_like import SyntheticGraph, SyntheticOptions
 from tests.netlab.hosts import Hosts, end_on_signals, why_not
 from tests.netlab.ray_hosts import REPOSITORY, RayHosts
 
@@ -50,8 +56,10 @@ def communities(num_nodes: int = NUM_NODES, size: int = 200, far_share: float = 
     )
 
 
-def write_graph(url: Path, num_partitions: int) -> None:
-    ingest(communities(), str(url), IngestOptions(num_partitions=num_partitions, partitioner="metis"))
+def write_graph(url: Path, num_partitions: int, num_synthetic: int | None = None) -> None:
+    """`num_synthetic`: nodes of the synthetic graph; None: communities."""
+    graph = communities() if num_synthetic is None else SyntheticGraph(SyntheticOptions(num_synthetic, feature_dim=8))
+    ingest(graph, str(url), IngestOptions(num_partitions=num_partitions, partitioner="metis"))
 
 
 def partition_of_node(url: str) -> np.ndarray:
@@ -123,6 +131,14 @@ def look(address: str, url: str) -> None:
         print(json.dumps([partitions, dict(zip([host.name for host in gpus], shares, strict=True))]))
 
 
+def shares_here(url: str, num_hosts: int) -> list[float]:
+    """The near share of each rank, if each of the hosts has an even share of the partitions."""
+    graph = open_graph(url)
+    router, partition = local_router(graph), partition_of_node(url)
+    host = np.arange(graph.num_partitions) * num_hosts // graph.num_partitions
+    return [near_share(router, partition, host == rank, rank, num_hosts) for rank in range(num_hosts)]
+
+
 def measure(num_gpus: int, counts: Sequence[int], folder: Path) -> list[Seen]:
     """Emulates a head and hosts with a GPU each, and measures each number of partitions."""
     for count in counts:
@@ -152,10 +168,21 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gpus", type=int, default=8)
     parser.add_argument("--partitions", type=int, nargs="+", default=[8, 64])
+    parser.add_argument("--here", action="store_true")
+    parser.add_argument("--synthetic", type=int)
     parser.add_argument("--at", nargs=2, help=argparse.SUPPRESS)
     said = parser.parse_args()
     if said.at:
         look(*said.at)
+        return 0
+    if said.here:
+        for count in said.partitions:
+            with tempfile.TemporaryDirectory() as folder:
+                write_graph(Path(folder) / "graph", count, said.synthetic)
+                shares = shares_here(f"{folder}/graph", said.gpus)
+                print(
+                    f"{count} partitions: near rows {min(shares):.3f} to {max(shares):.3f}, mean {np.mean(shares):.3f}"
+                )
         return 0
     if why := why_not():
         sys.exit(why)

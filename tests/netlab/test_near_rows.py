@@ -8,7 +8,7 @@ import pytest
 from graphmill.samplers.access.router import local_router
 from graphmill.storage.graph import open_graph
 from tests.netlab.hosts import why_not
-from tests.netlab.near_rows import measure, near_share, partition_of_node, write_graph
+from tests.netlab.near_rows import measure, near_share, partition_of_node, shares_here, write_graph
 
 HOSTS = 8
 
@@ -18,12 +18,15 @@ def test_most_rows_are_near_with_locality_groups_and_roots_by_group(tmp_path: Pa
     pytest.importorskip("pymetis")
     write_graph(tmp_path / "graph", num_partitions)
     url = str(tmp_path / "graph")
-    router, partition = local_router(open_graph(url)), partition_of_node(url)
-    host = np.arange(num_partitions) * HOSTS // num_partitions
-    shares = [near_share(router, partition, host == rank, rank, HOSTS) for rank in range(HOSTS)]
+    shares = shares_here(url, HOSTS)
     assert np.mean(shares) >= 0.85, shares
-    far = near_share(router, partition, host == 0, 1, HOSTS)
+    partition = partition_of_node(url)
+    far = near_share(local_router(open_graph(url)), partition, partition_hosts(num_partitions) == 0, 1, HOSTS)
     assert far < 0.1, "the rows are near wherever they lie"
+
+
+def partition_hosts(num_partitions: int) -> np.ndarray:
+    return np.arange(num_partitions) * HOSTS // num_partitions
 
 
 @pytest.mark.ray
