@@ -157,6 +157,16 @@ class TrainOptions:
         return self.warmup_epochs * steps_per_epoch if self.warmup_steps is None else self.warmup_steps
 
 
+def _are_labels(selector: tuple[str, ...]) -> tuple[bool, str]:
+    """Returns a row for `check_options`: whether these words are a label selector."""
+    return all(re.fullmatch(r"[^=\s]+=\S+", each) for each in selector), "KEY=VALUE each"
+
+
+def _labels(selector: tuple[str, ...]) -> dict[str, str]:
+    """Returns a label selector in Ray's form."""
+    return dict(each.split("=", 1) for each in selector)
+
+
 _CPU_WORKERS = 2  # default number of workers on CPUs
 
 
@@ -199,10 +209,7 @@ class WorkerOptions:
             self,
             {
                 "min_workers": (least is None or 1 <= least <= (self.num_workers or least), f"1{most}"),
-                "label_selector": (
-                    all(re.fullmatch(r"[^=\s]+=\S+", each) for each in self.label_selector),
-                    "KEY=VALUE each",
-                ),
+                "label_selector": _are_labels(self.label_selector),
                 "launcher": (
                     self.launcher != "process" or (self.num_workers in (None, 1) and least is None),
                     f"auto or ray for {self.num_workers or 'elastic'} workers",
@@ -213,7 +220,7 @@ class WorkerOptions:
     @property
     def labels(self) -> dict[str, str]:
         """Returns the label selector in Ray's form."""
-        return dict(each.split("=", 1) for each in self.label_selector)
+        return _labels(self.label_selector)
 
     @property
     def bundle(self) -> dict[str, float]:
@@ -235,6 +242,8 @@ class WorkerOptions:
 class ServerOptions:
     """Options of the servers that hold the partitions of a graph."""
 
+    label_selector: tuple[str, ...] = ()
+    """Labels of the nodes that serve partitions, as KEY=VALUE in the syntax of --workers.label_selector. None: the nodes on which workers can run."""
     work_threads: Count | None = None
     """Requests that a host's server answers at the same time. None: as many as the host has cores, at least 2."""
     ports: tuple[int, ...] | None = None
@@ -264,6 +273,7 @@ class ServerOptions:
         check_options(
             self,
             {
+                "label_selector": _are_labels(self.label_selector),
                 "ports": (
                     ports is None or (len(ports) == 2 and 1 <= ports[0] <= ports[1] <= 65535),
                     "the first and the last of 1 to 65535, or none",
@@ -278,6 +288,11 @@ class ServerOptions:
                 ),
             },
         )
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """Returns the label selector in Ray's form."""
+        return _labels(self.label_selector)
 
     @property
     def disk_cache(self) -> "CopyCache | None":

@@ -1,5 +1,8 @@
 """Handles Ctrl-C and SIGTERM during training. The first signal asks the workers to save and end. The second signal ends the process immediately.
 
+SIGUSR1 is the signal that Slurm and other schedulers send ahead of SIGTERM. It counts as SIGTERM, without a grace time, because the time until the
+end is the scheduler's.
+
 A scheduler that takes a machine back (preemption) sends SIGTERM and waits: 30 s on Kubernetes, 3 s for `ray job stop`. Therefore SIGTERM has a
 grace time: after it, one SIGTERM counts as two. Ctrl-C has no grace time, because the user sees how long saving takes and can press Ctrl-C again.
 """
@@ -14,7 +17,7 @@ from typing import Any
 
 from graphmill.core.errors import Terminated
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
 
 def interrupt_main() -> None:

@@ -17,9 +17,15 @@ class Finished:
 
 @dataclass(frozen=True)
 class Stopped:
-    """Outcome: the workers saved a checkpoint and ended, because the driver requested it."""
+    """Outcome: the workers saved a checkpoint and ended, because the driver requested it, or because a worker's process was asked to leave."""
 
-    where: str  # "epoch 3, step 5"
+    epoch: int
+    step: int = 0  # steps of this epoch that are done
+    leaving: tuple[str, ...] = ()  # hosts of the ranks that were asked to leave
+
+    @property
+    def where(self) -> str:
+        return f"epoch {self.epoch}" + (f", step {self.step}" if self.step else "")
 
 
 @dataclass(frozen=True)

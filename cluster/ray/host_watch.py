@@ -1,7 +1,8 @@
 """Reports within seconds that a host of the cluster does not answer or answers again. Ends a run whose cluster has lost its head.
 
 Ray gives up a host after about a minute (`RAY_health_check_failure_threshold` times `RAY_health_check_timeout_ms`), and shows nothing before that. The
-watch tries each host's Ray port every two seconds. For hosts other than the head it only reports: Ray and the trainer react.
+watch tries each host's Ray port every two seconds. For hosts other than the head it only reports: Ray and the trainer react. It also reports hosts whose loss
+is announced: Ray marks them as draining for a spot notice, for `ray drain-node`, and when their `ray start --block` gets SIGTERM.
 
 For the head the watch does more. A process that sends a request to a lost head waits without bound, or Ray aborts the process after a minute or when another
 head answers at the same address. Therefore the watch ends the run before that.
@@ -20,6 +21,7 @@ from enum import Enum
 import ray
 from ray.exceptions import RayError
 
+from graphmill.cluster.process.draining import draining_nodes
 from graphmill.cluster.process.graceful_stop import interrupt_main
 from graphmill.core.errors import ClusterLostError
 
@@ -122,9 +124,16 @@ class HeadState:
 class HostWatch:
     """Watches the connected cluster's other hosts and its head, in two threads."""
 
-    def __init__(self, tell: Callable[[str], None], end_now: Callable[[], None]) -> None:
-        """`end_now` is called if the head is lost and makes the main thread raise KeyboardInterrupt. `head_lost` then holds the reason."""
+    def __init__(
+        self,
+        tell: Callable[[str], None],
+        end_now: Callable[[], None],
+        see_drains: Callable[[Mapping[str, str]], None],
+    ) -> None:
+        """`end_now` is called if the head is lost and makes the main thread raise KeyboardInterrupt. `head_lost` then holds the reason. `see_drains` gets the
+        names of all draining hosts, by node id, every two seconds."""
         self._tell, self._end_now, self._states, self._ended = tell, end_now, HostStates(), threading.Event()
+        self._see_drains = see_drains
         self._lock = threading.Lock()
         address = ray.get_runtime_context().gcs_address
         host, _, port = address.rpartition(":")
@@ -163,7 +172,8 @@ class HostWatch:
             if not self._head_answers:
                 continue
             with suppress(RayError, RuntimeError):  # the head does not answer; `run_head` then ends the run
-                nodes = [node for node in ray.nodes() if node["Alive"] and node["NodeID"] != own_node]
+                alive = [node for node in ray.nodes() if node["Alive"]]
+                nodes = [node for node in alive if node["NodeID"] != own_node]
                 live = {node["NodeManagerAddress"]: node["NodeManagerHostname"] for node in nodes}
                 doors = [(node["NodeManagerAddress"], node["NodeManagerPort"]) for node in nodes]
                 answered = {address for address, _ in knock(doors, _KNOCK_S)}
@@ -171,18 +181,26 @@ class HostWatch:
                     messages = self._states.update(time.monotonic(), live, answered)
                 for message in messages:
                     self._tell(message)
+                names = {
+                    node["NodeID"]: f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']})" for node in alive
+                }
+                self._see_drains({node: names.get(node, node) for node in draining_nodes()})
 
     def end(self) -> None:
         self._ended.set()
 
 
 @contextmanager
-def watched_hosts(tell: Callable[[str], None], end_now: Callable[[], None] = interrupt_main) -> Iterator[HostWatch]:
-    """Watches the hosts during the block. `tell` is called from threads, and must not wait.
+def watched_hosts(
+    tell: Callable[[str], None],
+    end_now: Callable[[], None] = interrupt_main,
+    see_drains: Callable[[Mapping[str, str]], None] = lambda _: None,
+) -> Iterator[HostWatch]:
+    """Watches the hosts during the block. `tell` and `see_drains` are called from threads, and must not wait.
 
     If the head is lost, `end_now` ends the block by KeyboardInterrupt, which is replaced by ClusterLostError.
     """
-    watch = HostWatch(tell, end_now)
+    watch = HostWatch(tell, end_now, see_drains)
     threads = [threading.Thread(target=run, name="graphmill-hosts", daemon=True) for run in (watch.run, watch.run_head)]
     for thread in threads:
         thread.start()

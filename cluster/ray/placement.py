@@ -11,8 +11,10 @@
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
 from graphmill.cluster.options import WorkerOptions
 from graphmill.cluster.ray.session import may_grow
@@ -125,20 +127,38 @@ def place(asked: WorkerOptions, available: Resources | None = None, data_bytes: 
 def cluster_resources(asked: WorkerOptions) -> Resources:
     """Returns the connected cluster's resources. If they are not enough, waits up to `asked.wait_s` for nodes that are joining."""
     deadline = time.monotonic() + asked.wait_s
-    is_told = False
-    while True:
-        available = resources_now()
-        try:
-            resolve(asked, available)
-        except ConfigError:
-            if not may_grow() or time.monotonic() > deadline:
+    with ExitStack() as demand:
+        is_told = False
+        while True:
+            available = resources_now()
+            try:
+                resolve(asked, available)
+            except ConfigError:
+                if not may_grow() or time.monotonic() > deadline:
+                    return available
+                if not is_told:
+                    print(f"the cluster has {available}: waiting up to {asked.wait_s:g} s for more", flush=True)
+                    demand.enter_context(_demand(asked))  # an autoscaler starts no node without it
+                    is_told = True
+                time.sleep(0.5)  # Ray offers no call that waits for a node to join
+            else:
                 return available
-            if not is_told:
-                print(f"the cluster has {available}: waiting up to {asked.wait_s:g} s for more", flush=True)
-                is_told = True
-            time.sleep(0.5)  # Ray offers no call that waits for a node to join
-        else:
-            return available
+
+
+@contextmanager
+def _demand(workers: WorkerOptions) -> Iterator[Any]:
+    """Reserves room for `workers.fewest` workers at the same time, during the block. Yields Ray's placement group, which an autoscaler sees as demand."""
+    from ray.util.placement_group import placement_group, remove_placement_group
+
+    room = placement_group(
+        [workers.bundle] * workers.fewest,
+        "SPREAD" if workers.spread else "PACK",
+        bundle_label_selector=[workers.labels] * workers.fewest if workers.labels else None,
+    )
+    try:
+        yield room
+    finally:
+        remove_placement_group(room)
 
 
 def resources_now() -> Resources:
@@ -158,16 +178,10 @@ def wait_for_room(workers: WorkerOptions, say: Callable[[str], None], lost: Call
     if not may_grow():
         return
     import ray
-    from ray.util.placement_group import placement_group, remove_placement_group
 
-    room = placement_group(
-        [workers.bundle] * workers.fewest,
-        "SPREAD" if workers.spread else "PACK",
-        bundle_label_selector=[workers.labels] * workers.fewest if workers.labels else None,
-    )
     begun = said_s = time.monotonic()
     said = ""
-    try:
+    with _demand(workers) as room:
         while not room.wait(1):
             free, now = ray.available_resources(), time.monotonic()
             lacking = lacking_room(
@@ -181,8 +195,6 @@ def wait_for_room(workers: WorkerOptions, say: Callable[[str], None], lost: Call
                 said, said_s = lacking, now
         if said:
             say(f"there is room for {counted(workers.fewest, 'worker')}, after {time.monotonic() - begun:.0f} s")
-    finally:
-        remove_placement_group(room)
 
 
 def lacking_room(workers: WorkerOptions, total: Resources, free: Resources) -> str:

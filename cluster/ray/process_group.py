@@ -6,6 +6,7 @@ processes of a cluster meet at a store that listens only on the address of rank 
 
 import socket
 import tempfile
+from dataclasses import dataclass
 from datetime import timedelta
 from ipaddress import ip_address
 from pathlib import Path
@@ -19,6 +20,7 @@ from ray.train.torch.config import _set_torch_distributed_env_vars, _TorchBacken
 from ray.util import get_node_ip_address
 
 from graphmill.cluster.options import COLLECTIVE_TIMEOUT_S
+from graphmill.cluster.process.leave_notice import take_notice
 
 Point = str | tuple[str, int]
 """A file, or a store's host and port."""
@@ -51,8 +53,11 @@ def meet(point: Point, rank: int, num_ranks: int, backend: str) -> None:
     dist.init_process_group(backend, store=store, rank=rank, world_size=num_ranks, timeout=_TIMEOUT)
 
 
+@dataclass
 class MeetingConfig(TorchConfig):
-    """Lets Ray Train's workers meet at these meeting points."""
+    """Lets Ray Train's workers meet at these meeting points, and take notice when they are asked to leave."""
+
+    grace_s: float = 20.0
 
     @property
     def backend_cls(self) -> type[_TorchBackend]:
@@ -66,3 +71,5 @@ class _MeetingBackend(_TorchBackend):
         worker_group.execute(_set_torch_distributed_env_vars)  # sets RANK, WORLD_SIZE …, for users' components
         joined = [worker_group.execute_single_async(rank, meet, point, rank, size, backend) for rank in range(size)]
         ray.get(joined, timeout=2 * COLLECTIVE_TIMEOUT_S)
+        assert isinstance(backend_config, MeetingConfig)
+        worker_group.execute(take_notice, backend_config.grace_s)

@@ -42,14 +42,14 @@ RAY_ENVIRONMENT: Mapping[str, str] = {
     # Otherwise, under `uv run`, Ray starts each worker through uv again.
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
+    # The driver sees announced losses itself (cluster/ray/host_watch.py). Ray Train's watcher is a process more for each attempt.
+    "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
 }
 
 # Additional settings for a local Ray that this process starts.
 LOCAL_RAY_ENVIRONMENT: Mapping[str, str] = {
     # By default Ray's GCS keeps the latest 100,000 tasks, 3 KB each. Ray Train polls its workers by tasks, so this is up to 300 MB.
     "RAY_task_events_max_num_task_in_gcs": "5000",
-    # A local machine is preempted by SIGTERM without an earlier announcement. Without the watcher there is one process less.
-    "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
     # Otherwise Ray starts a process for each CPU before it knows the job. The run's actors need other processes.
     "RAY_prestart_worker_first_driver": "0",
     "RAY_enable_worker_prestart": "0",

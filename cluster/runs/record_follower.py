@@ -16,14 +16,14 @@ _END_S = 20.0  # longest wait at the end for records that are not passed on yet
 def followed(
     reports: AttemptRecords,
     consume: Callable[[Record], None],
-    stopping: threading.Event | None = None,
+    is_stopping: Callable[[], bool] = lambda: False,
     end_now: Callable[[], None] = interrupt_main,
     settle: Callable[[], None] = lambda: None,
 ) -> Iterator[None]:
     """Passes all records to `consume`, from a thread, until the block ends. Then calls `settle`, which returns when the records are saved, and removes
     the files of the records.
 
-    Asks the workers to stop when `stopping` is set. An error in `consume` ends the block by `end_now`, and is raised as StageError after the block.
+    Asks the workers to stop when `is_stopping` returns true. An error in `consume` ends the block by `end_now`, and is raised as StageError after the block.
     """
     reader = RecordReader(reports)
 
@@ -31,7 +31,7 @@ def followed(
         is_asked = is_last = False
         while not is_last:
             is_last = ended.wait(reports.look_s)
-            if stopping is not None and stopping.is_set() and not is_asked:
+            if is_stopping() and not is_asked:
                 reports.ask_to_stop()
                 is_asked = True
             for record in reader.fresh():

@@ -17,14 +17,23 @@ from typing import Any
 import ray
 from ray.util import get_node_ip_address
 
-from graphmill.cluster.options import ServerOptions
+from graphmill.cluster.options import ServerOptions, WorkerOptions
 from graphmill.cluster.process.answers import answer, answers_in_time
-from graphmill.cluster.serving.server_placement import Host, assign, live_hosts, look_for_files, on_host
+from graphmill.cluster.serving.server_placement import (
+    Host,
+    assign,
+    live_hosts,
+    look_for_files,
+    on_host,
+    preferred,
+    room_bytes,
+)
 from graphmill.cluster.transport.connection import Endpoint
 from graphmill.cluster.transport.message_server import MessageServer
 from graphmill.cluster.transport.remote_owner import COMPILE_S, RemoteOwner
 from graphmill.core.errors import ClusterLostError, ConfigError, DeadlineError, FormatError, StageError
 from graphmill.core.parallel_map import num_cores, ordered_map
+from graphmill.core.summaries import counted
 from graphmill.samplers.access.owners import Owner
 from graphmill.samplers.access.partition_owner import PartsOwner, open_parts
 from graphmill.samplers.access.router import Router
@@ -185,10 +194,13 @@ def remote_owner(handle: Any, who: str, timeout_s: float) -> RemoteOwner:
 
 
 class ServerGroup:
-    """Starts the servers, from the driver: one per host. A host serves partitions whose files it has, as evenly spread as the files allow."""
+    """Starts the servers, from the driver: one per host. A host serves partitions whose files it has, as evenly spread as the files allow. If any host can have
+    the files, the hosts of the workers serve them (`graphmill.cluster.serving.server_placement`)."""
 
-    def __init__(self, graph: StoredGraph | TypedGraph, options: ServerOptions) -> None:
-        """Starts no server yet. Raises ConfigError if other processes cannot read the graph, or if the options request reads by range and the graph does not
+    def __init__(
+        self, graph: StoredGraph | TypedGraph, options: ServerOptions, workers: WorkerOptions | None = None
+    ) -> None:
+        """Starts no server yet. `workers`: the workers that will read; None: workers on GPUs if the cluster has GPUs, else on CPUs. Raises ConfigError if other processes cannot read the graph, or if the options request reads by range and the graph does not
         allow them."""
         if graph.url.startswith("memory://"):
             raise ConfigError(
@@ -199,7 +211,7 @@ class ServerGroup:
             self._graph = options.disk_cache.copy_of(graph)
         if options.range_reads:
             self._graph = graph.features_by_range()
-        self._options = options
+        self._options, self._workers = options, workers or WorkerOptions()
         self._hosts: tuple[Host, ...] = ()
         self._handles: list[Any] = []  # all actors, also actors that have not opened their partitions yet
         self._servers: tuple[Server, ...] = ()
@@ -217,7 +229,8 @@ class ServerGroup:
         """Returns the running servers. First starts the servers that have no live host or should move to another host.
 
         If no host has the files of a partition, calls `say` and waits up to `wait_s` for a host that has them. Raises FormatError naming a damaged file, or
-        the partitions whose files no host has; DeadlineError if a server does not start in time.
+        the partitions whose files no host has; ConfigError if no host has the labels, or the memory for a partition; DeadlineError if a server does not
+        start in time.
         """
         hosts, graph, options = live_hosts(), self._graph, self._options
         if hosts != self._hosts:
@@ -227,7 +240,7 @@ class ServerGroup:
             deadline, reported = time.monotonic() + wait_s, list[int]()
             while True:
                 seen = self._look(hosts, files)
-                chosen = assign(hosts, seen, now, can_fetch=self._can_fetch)
+                chosen = self._assign(hosts, seen, now, files)
                 missing = [partition for partition, host in enumerate(chosen) if host is None]
                 if not missing:
                     break
@@ -249,6 +262,10 @@ class ServerGroup:
                 raise type(error)(f"{full}; {error}") from error
             self._hosts = hosts
         return PartitionServers(graph.pin(), self._servers, options)
+
+    def nodes(self) -> frozenset[str]:
+        """Returns the ids of the nodes that serve partitions."""
+        return frozenset(server.info.node_id for server in self._servers)
 
     def where(self) -> str:
         """Returns the partitions of each server's host, as text for messages. Empty with one host."""
@@ -285,6 +302,38 @@ class ServerGroup:
         if len(hosts) == 1 and not self._can_fetch:  # this one
             return [{hosts[0].node_id: take_stamps(url, entries)} for entries in files]
         return look_for_files(hosts, absolute_url(url), files)
+
+    def _assign(
+        self,
+        hosts: Sequence[Host],
+        seen: Sequence[Mapping[str, FileStamps]],
+        now: Sequence[str | None],
+        files: Sequence[Sequence[FileEntry]],
+    ) -> tuple[Host | None, ...]:
+        """Returns the host of each partition; None if no host has its files. Raises ConfigError if no host has the labels, or the memory."""
+        groups = preferred(hosts, self._workers, self._options)
+        if not any(groups):
+            raise ConfigError(
+                f"expected a host with the labels {' '.join(self._options.label_selector)}, found none among {_listed(hosts)}; start Ray there "
+                "with --labels, or change --servers.label_selector"
+            )
+        in_memory = not is_local(self._graph.filesystem)  # other files are mapped, and the system may drop their pages
+        needs = [sum(entry.num_bytes for entry in entries if self._is_kept(entry)) * in_memory for entries in files]
+        room = room_bytes(hosts, self._workers)
+        chosen = assign(groups, seen, now, can_fetch=self._can_fetch, needs=needs, room=room)
+        missing = [partition for partition, host in enumerate(chosen) if host is None]
+        if missing and self._can_fetch:
+            free = ", ".join(f"{host} {(room[host.node_id] or 0) / 1e9:.1f} GB" for group in groups for host in group)
+            raise ConfigError(
+                f"{self._graph.url}: expected memory for {sum(needs) / 1e9:.1f} GB of partitions, found no room for "
+                f"{counted(len(missing), 'partition')}; hosts have {free[:500]}; keep them on disks (--servers.disk_cache_dir), leave the features "
+                "on the store (--servers.range_reads yes), or add hosts"
+            )
+        return chosen
+
+    def _is_kept(self, entry: FileEntry) -> bool:
+        """Whether a server keeps the file in memory. Features that are read by range stay on the store."""
+        return not (self._graph.by_range and Path(entry.path).name.startswith("feature"))
 
     def _not_found(self, missing: Sequence[int], hosts: Sequence[Host]) -> str:
         """Returns the message about partitions that no host can serve."""
@@ -354,10 +403,13 @@ def _compile(servers: Sequence[Server], say: Callable[[str], None]) -> None:
 
 @contextmanager
 def server_group(
-    graph: StoredGraph | TypedGraph, options: ServerOptions | None = None, say: Callable[[str], None] = lambda _: None
+    graph: StoredGraph | TypedGraph,
+    options: ServerOptions | None = None,
+    say: Callable[[str], None] = lambda _: None,
+    workers: WorkerOptions | None = None,
 ) -> Iterator[ServerGroup]:
-    """Starts the servers of all partitions, and ends them after the block. `say` and errors: see `ServerGroup.running`."""
-    group = ServerGroup(graph, options or ServerOptions())
+    """Starts the servers of all partitions, and ends them after the block. `say` and errors: see `ServerGroup.running`; `workers`: see `ServerGroup`."""
+    group = ServerGroup(graph, options or ServerOptions(), workers)
     try:
         group.running(say=say)
         yield group

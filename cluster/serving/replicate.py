@@ -8,8 +8,9 @@ from typing import Any
 
 import ray
 
+from graphmill.cluster.options import ServerOptions, WorkerOptions
 from graphmill.cluster.process.answers import answer
-from graphmill.cluster.serving.server_placement import Host, assign, live_hosts, look_for_files, on_host
+from graphmill.cluster.serving.server_placement import Host, assign, live_hosts, look_for_files, on_host, preferred
 from graphmill.core.errors import ConfigError, DeadlineError
 from graphmill.storage.filesystem.urls import absolute_url, is_local, split_url
 from graphmill.storage.format.graph_set_manifest import GraphSetManifest, parse_any_manifest
@@ -47,7 +48,8 @@ def place_graph(
     if isinstance(manifest, Manifest):
         copy = copy_of(open_graph(origin, manifest.snapshot, kind=PLAIN_OR_TYPED), url)
         files = [copy.partition_files(partition) for partition in range(copy.num_partitions)]
-        chosen = assign(hosts, look_for_files(hosts, url, files), [None] * len(files), can_fetch=True)
+        groups = preferred(hosts, WorkerOptions(), ServerOptions())
+        chosen = assign(groups, look_for_files(hosts, url, files), [None] * len(files), can_fetch=True)
         num_bytes = sum(entry.num_bytes for entries in files for entry in entries)
     else:
         num_bytes = sum(entry.num_bytes for entry in manifest.files.values())

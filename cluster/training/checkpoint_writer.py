@@ -24,11 +24,24 @@ _WRITE_TIMEOUT_S = COLLECTIVE_TIMEOUT_S - 60.0
 
 
 class CheckpointRequest(IntEnum):
-    """Rank 0's request to all ranks after a step."""
+    """A rank's request to all ranks after a step. Rank 0 makes requests by its clock and for the driver. Any rank asks to stop if its process must leave."""
 
     NONE = 0
     SAVE = 1
     SAVE_AND_STOP = 2  # save, and end
+
+    @classmethod
+    def of(cls, total: float) -> "CheckpointRequest":
+        """Returns the strongest request in the sum of all ranks' `shares`."""
+        return cls.NONE if not total else cls.SAVE if total < _STOP_SHARE else cls.SAVE_AND_STOP
+
+    @property
+    def share(self) -> float:
+        """The number that a rank adds for its request."""
+        return _STOP_SHARE if self == CheckpointRequest.SAVE_AND_STOP else float(self)
+
+
+_STOP_SHARE = 2.0  # more than the sum of requests to save, which rank 0 alone makes
 
 
 class CheckpointWriter:

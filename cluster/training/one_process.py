@@ -67,7 +67,7 @@ class ProcessLauncher:
         self.workers, self._run = workers, RunStore.of(run)
 
     def watching(
-        self, say: Callable[[str], None], end_now: Callable[[], None]
+        self, say: Callable[[str], None], end_now: Callable[[], None], leave: Callable[[str], None]
     ) -> AbstractContextManager[Callable[[], str]]:
         """Does nothing, because there is no other host."""
         return nullcontext(lambda: "")

@@ -1,7 +1,9 @@
 """Starts a run's workers by Ray Train, with their CPUs or GPUs, and gives each worker a session."""
 
+import os
+import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -21,6 +23,7 @@ from graphmill.cluster.checkpoints.checkpoint_store import TRAIN, Checkpoints, c
 from graphmill.cluster.data.training_data import TrainingData
 from graphmill.cluster.metrics.prometheus import LiveMetrics
 from graphmill.cluster.options import WorkerOptions
+from graphmill.cluster.process.leave_notice import is_leaving
 from graphmill.cluster.process.outcome import Failed, Outcome
 from graphmill.cluster.ray.host_watch import watched_hosts
 from graphmill.cluster.ray.placement import place, wait_for_room
@@ -85,6 +88,8 @@ def _worker(config: dict[str, Any]) -> Outcome:
         checkpoints,
         reporter,
         partial(register, checkpoints, config["keep_checkpoints"]),
+        is_leaving,
+        ray.get_runtime_context().get_node_id(),
     )
     try:
         return train_worker(config["spec"], session)
@@ -101,9 +106,10 @@ class RayTrainLauncher:
         run: Path | RunStore,
         renewed: Callable[[float, Callable[[str], None]], TrainingData] | None = None,
         full_disks: Callable[[], str] = lambda: "",
+        serving: Callable[[], Collection[str]] = tuple,
     ) -> None:
         """`renewed(wait_s, say)` returns the data for the cluster's current hosts; it is called before each attempt. `full_disks` returns a message about full
-        disks of the hosts; it is called after a failure.
+        disks of the hosts; it is called after a failure. `serving` returns the ids of the nodes that serve partitions.
 
         Raises ConfigError if the cluster does not have the requested resources.
         """
@@ -112,14 +118,31 @@ class RayTrainLauncher:
         self._lost: Callable[[], str] = lambda: ""
         self._run = RunStore.of(run)
         self._live = LiveMetrics(self._run.name)
+        self._serving, self._nodes, self._announced = serving, frozenset[str](), set[str]()
 
     @contextmanager
-    def watching(self, say: Callable[[str], None], end_now: Callable[[], None]) -> Iterator[Callable[[], str]]:
-        with watched_hosts(say, end_now) as watch:
+    def watching(
+        self, say: Callable[[str], None], end_now: Callable[[], None], leave: Callable[[str], None]
+    ) -> Iterator[Callable[[], str]]:
+        own_node = ray.get_runtime_context().get_node_id()
+
+        def see_drains(hosts: Mapping[str, str]) -> None:
+            used = {own_node, *self._nodes, *self._serving()} & hosts.keys() - self._announced
+            self._announced |= used
+            if own_node in used:  # this process dies with its host: another one has to go on
+                say(f"{hosts[own_node]}, the host of this command, is announced to be lost: the run is saved and ends")
+                os.kill(os.getpid(), signal.SIGTERM)
+                return
+            for node in sorted(used):
+                leave(hosts[node])
+
+        with watched_hosts(say, end_now, see_drains) as watch:
             self._say, self._lost = say, watch.lost
             yield watch.lost
 
     def watch(self, record: Record) -> None:
+        if record["kind"] == "start":
+            self._nodes = frozenset(record.get("nodes", ()))
         self._live.update(record)
 
     def attempt(self, spec: TrainSpec, reports: AttemptRecords) -> Outcome:
@@ -134,6 +157,7 @@ class RayTrainLauncher:
     def _attempt(self, spec: TrainSpec, reports: AttemptRecords) -> Outcome:
         # Ray's list of checkpoints is not needed and is not written atomically: the newest checkpoint is found in the folder itself.
         self._run.remove([f"{TRAIN}/{name}" for name in _RAYS_LISTS])
+        self._nodes = frozenset()  # not known until the workers have begun
         wait_for_room(self.workers, self._say, self._lost)
         if self._renewed is not None:
             spec = replace(spec, data=self._renewed(self.workers.wait_s, self._say))
@@ -172,7 +196,7 @@ def _trainer(config: dict[str, Any], workers: WorkerOptions, run: RunStore) -> A
     return TorchTrainer(
         cast(Any, _worker),
         train_loop_config=config,
-        torch_config=MeetingConfig(),
+        torch_config=MeetingConfig(grace_s=workers.grace_s),
         scaling_config=_ray_train.ScalingConfig(
             num_workers=(workers.min_workers, workers.num_workers) if is_elastic else workers.num_workers,
             elastic_resize_monitor_interval_s=_RESIZE_S,

@@ -85,7 +85,7 @@ def train_worker(spec: TrainSpec, session: TrainSession) -> Outcome:
                 writer = CheckpointWriter(session.checkpoints, rank, spec.options.checkpoint_minutes, session.register)
                 if device.type == "cuda":  # collective calls use torch's current device
                     torch.cuda.set_device(device)
-                worker = Worker(spec, session.reporter, rank, session.world_size, device, writer, session.host)
+                worker = Worker(spec, session.reporter, rank, session.world_size, device, writer, session)
                 ending.callback(worker.close)
                 worker.restore(session.checkpoints)
         except ConfigError as error:
@@ -156,10 +156,12 @@ class Worker:
         world_size: int,
         device: torch.device,
         writer: CheckpointWriter | None = None,
-        host: str = "",
+        session: TrainSession | None = None,
     ) -> None:
         self.spec, self.options, self.reporter, self.writer = spec, spec.options, reporter, writer
-        self.rank, self.world_size, self.device, self.host = rank, world_size, device, host
+        self.rank, self.world_size, self.device = rank, world_size, device
+        self.host, self.node = ("", "") if session is None else (session.host, session.node)
+        self.is_leaving = (lambda: False) if session is None else session.is_leaving
         self.data, self.task = spec.data.open(), spec.task
         self.seat = Seat(rank, world_size, spec.options.micro_batches or world_size, self._places())
         torch.manual_seed(spec.options.seed)
@@ -188,9 +190,10 @@ class Worker:
         self.best_scores: dict[str, dict[str, float] | Scores] = {}
         self.reported_traffic: np.ndarray | int = 0
         self.received_bytes = 0.0  # bytes that this rank has received from other processes, up to the last epoch
+        self.near_is_told = False
         self.reported_epoch = -1  # the last epoch whose traffic and ranks were reported
         self.peers = PeerWait(is_measured=device.type == "cpu")
-        self.stragglers = StragglerWatch(gather_objects(host))
+        self.stragglers = StragglerWatch(gather_objects(self.host))
         self.rank_seconds: dict[str, list[float]] = {}  # on rank 0: the seconds of each rank since the last report
 
     def _places(self) -> tuple[int, ...]:
@@ -227,7 +230,7 @@ class Worker:
                     break
                 record, request = self.train_epoch(train, epoch)
                 if record is None:
-                    return Stopped(self._where())
+                    return self._stopped()
                 last = epoch + 1 == options.epochs
                 is_due = last or (epoch + 1) % options.eval_every == 0
                 if is_due:
@@ -249,7 +252,7 @@ class Worker:
                 if last or request != CheckpointRequest.NONE or (epoch + 1) % options.checkpoint_every == 0:
                     self.checkpoint()
                 if request == CheckpointRequest.SAVE_AND_STOP and not last:
-                    return Stopped(self._where())
+                    return self._stopped()
         scores = self._final_scores()
         self.report_traffic(None)
         self._report_memory()
@@ -285,6 +288,19 @@ class Worker:
             if epoch is not None:
                 covered = {"of": "epochs", "epochs": max(1, epoch - self.reported_epoch)}
             self.reporter.push({"kind": "traffic", "epoch": epoch, **covered, **columns})
+
+    def _report_near(self, epoch: int) -> None:
+        """Reports for each rank which share of the bytes for its first batches it read on its own host. A collective call if traffic is counted."""
+        self.near_is_told = True
+        counts = self.data.traffic()
+        if counts is None:
+            return
+        totals = dict(zip(COLUMNS, counts.sum(axis=0).tolist(), strict=True))
+        near, far = totals["local_bytes"], totals["sent_bytes"] + totals["received_bytes"]
+        rows = gather_rows(torch.tensor([[near, far]], dtype=torch.float64, device=self.device))
+        if self.rank == 0 and rows[:, 1].any():
+            shares = (rows[:, 0] / rows.sum(dim=1).clamp(min=1)).tolist()
+            self.reporter.push({"kind": "near", "epoch": epoch, "hosts": self.stragglers.hosts, "shares": shares})
 
     def _watch_ranks(self, epoch: int, record: Mapping[str, float]) -> None:
         """Adds the ranks' times of an epoch, and reports the rank for which the others wait. A collective call if there are several ranks."""
@@ -322,8 +338,14 @@ class Worker:
         if self.rank == 0:
             self.reporter.push({"kind": "memory", "peak_bytes": peaks})
 
-    def _where(self) -> str:
-        return f"epoch {self.next_epoch}" + ("" if self.part is None else f", step {self.part.step}")
+    def _stopped(self) -> Stopped:
+        """Returns the outcome after a request to save and end. A collective call."""
+        leaving = [host for host in gather_objects(self.host if self.is_leaving() else "") if host]
+        return Stopped(self.next_epoch, self._part_step, tuple(dict.fromkeys(leaving)))
+
+    @property
+    def _part_step(self) -> int:
+        return 0 if self.part is None else self.part.step
 
     def loader(self, sampler_options: Any, *, is_sharing: bool = False) -> Loader:
         """Makes the loader of this rank's training batches. A collective call if the host's ranks share rows."""
@@ -371,7 +393,7 @@ class Worker:
         return autocast(self.device, self.options.precision)
 
     def train_epoch(self, loader: Loader, epoch: int) -> tuple[dict[str, float] | None, CheckpointRequest]:
-        """Trains one epoch. Returns its record (mean loss, times, throughput over all ranks), or None if it is stopped before its end; and rank 0's request."""
+        """Trains one epoch. Returns its record (mean loss, times, throughput over all ranks), or None if it is stopped before its end; and the ranks' request."""
         self.model.train()
         for module in self.frozen:
             module.eval()
@@ -393,6 +415,8 @@ class Worker:
             sums += torch.cat([step_sums, sums.new_tensor(sizes)], dim=1)
             if self.average is not None:
                 update_average(self.average, self.model, epoch * num_steps + step)
+            if not self.near_is_told:
+                self._report_near(epoch)
             now = time.perf_counter()
             if self.rank == 0 and now - reported > _STEP_REPORT_S:
                 reported = now
@@ -428,7 +452,7 @@ class Worker:
     def _step(
         self, epoch: int, step: int, batches: Sequence[Any], targets: Sequence[Tensor]
     ) -> tuple[Tensor, CheckpointRequest]:
-        """Makes one optimizer step. Returns float64 [k, 2]: the sum of losses and the weight of the targets of each own batch; and rank 0's request.
+        """Makes one optimizer step. Returns float64 [k, 2]: the sum of losses and the weight of the targets of each own batch; and the ranks' request.
 
         The ranks exchange weights during the first forward pass, and losses during the last backward pass.
         """
@@ -441,7 +465,7 @@ class Worker:
         weights[own.start : own.stop] = torch.stack(
             [step_weight(self.task, target, rows) for target, rows in zip(targets, row_weights, strict=True)]
         )
-        weights[-1] = float(self._request())
+        weights[-1] = self._request().share
         sums = torch.stack([torch.zeros_like(weights[own.start : own.stop]), weights[own.start : own.stop]], dim=1)
         all_weights = begin_sum(weights)
         losses = torch.zeros(num_positions, dtype=torch.float64, device=self.device)
@@ -473,10 +497,12 @@ class Worker:
         if self.embeddings is not None:
             self.embeddings.push(self.rates.factor, learns=total > 0)
         self.optimizer.zero_grad(set_to_none=True)
-        return sums, CheckpointRequest(int(request))
+        return sums, CheckpointRequest.of(request)
 
     def _request(self) -> CheckpointRequest:
-        """Returns rank 0's request; NONE on other ranks."""
+        """Returns this rank's request to all ranks."""
+        if self.is_leaving():
+            return CheckpointRequest.SAVE_AND_STOP
         if self.rank != 0:
             return CheckpointRequest.NONE
         if self.reporter.stop_asked():
@@ -682,11 +708,12 @@ class Worker:
                 self._load(folder)
             elif self.options.start_from is not None:
                 self._begin_with(self.options.start_from)
+        nodes = gather_objects(self.node)
         if self.rank == 0:
             for message in damaged:
                 self.reporter.push({"kind": "damage", "what": message})
-            step = 0 if self.part is None else self.part.step
-            self.reporter.push({"kind": "start", "epoch": self.next_epoch, "step": step, "workers": self.world_size})
+            begun = {"epoch": self.next_epoch, "step": self._part_step, "workers": self.world_size}
+            self.reporter.push({"kind": "start", **begun, **({"nodes": nodes} if any(nodes) else {})})
 
     def _begin_table(self, checkpoints: Checkpoints, folder: Path | None) -> None:
         assert self.embeddings is not None

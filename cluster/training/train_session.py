@@ -35,6 +35,10 @@ class TrainSession:
     register: Register
     """register(next epoch, name, write) adds a checkpoint. Every rank calls it. Only rank 0 passes a function `write`, which writes the checkpoint in a
     thread. An error in `write` ends the attempt."""
+    is_leaving: Callable[[], bool] = lambda: False
+    """Whether this rank's process was asked to leave. All ranks then save at the next step and end."""
+    node: str = ""
+    """Ray's id of the rank's node; empty without Ray."""
 
 
 class Launcher(Protocol):
@@ -50,10 +54,11 @@ class Launcher(Protocol):
         ...
 
     def watching(
-        self, say: Callable[[str], None], end_now: Callable[[], None]
+        self, say: Callable[[str], None], end_now: Callable[[], None], leave: Callable[[str], None]
     ) -> AbstractContextManager[Callable[[], str]]:
-        """During the block calls `say` with messages about hosts that do not answer and about resources for which an attempt waits. Yields a function that
-        returns the lost hosts as text for messages (empty: no lost host). If the cluster's head is lost, calls `end_now` and raises ClusterLostError."""
+        """During the block calls `say` with messages about hosts that do not answer and about resources for which an attempt waits. Calls `leave` with a host
+        of the attempt whose loss is announced. Yields a function that returns the lost hosts as text for messages (empty: no lost host). If the cluster's head
+        is lost, calls `end_now` and raises ClusterLostError."""
         ...
 
     def watch(self, record: Record) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 from graphmill.cluster.checkpoints.checkpoint_store import checkpoints_of, keep_best_of, run_disk_full
 from graphmill.cluster.process.failure_budget import Failure, why_give_up
 from graphmill.cluster.process.graceful_stop import GracefulStop
+from graphmill.cluster.process.interruption import TrainClock
 from graphmill.cluster.process.outcome import Failed, Stopped
 from graphmill.cluster.runs.progress_thread import progress_thread
 from graphmill.cluster.runs.record_follower import followed
@@ -14,6 +15,7 @@ from graphmill.cluster.runs.records import AttemptRecords, Record, RecordReader
 from graphmill.cluster.runs.run_directory import RunDirectory
 from graphmill.cluster.training.train_session import Launcher
 from graphmill.cluster.training.train_spec import TrainSpec
+from graphmill.core.summaries import counted
 
 
 def train(
@@ -21,7 +23,8 @@ def train(
 ) -> Mapping[str, Any]:
     """Trains from the latest checkpoint, or from the beginning if there is no checkpoint. Records every epoch and returns the final scores.
 
-    After a failure all workers start again from the latest checkpoint, unless there were more failures than `workers.failures_per_hour`. `on_record`
+    After a failure all workers start again from the latest checkpoint, unless there were more failures than `workers.failures_per_hour`. If the loss of a host
+    is announced, or a worker is asked to leave, all ranks save at the next step and start again without that host; that is no failure. `on_record`
     gets the workers' records, from a thread. Raises the error that a worker raised on purpose, StageError for other failures, KeyboardInterrupt after
     Ctrl-C, Terminated after SIGTERM. After a signal the current step is saved as a checkpoint, but not after a second signal or SIGTERM's grace time.
     """
@@ -29,10 +32,16 @@ def train(
     reached: float | None = None  # epochs that the current attempt has reached; None until its workers have begun
     unread = AttemptRecords.left(run.place)
 
+    clock, announced = TrainClock(), list[str]()
+
     def consume(record: Record) -> None:
         nonlocal reached
         reached = _position(record, reached)
+        cost = clock.update(record, time.monotonic())
         run.take(record)
+        if cost is not None:
+            run.note("interruption", **cost)
+            tell({"kind": "hosts", "what": _cost_line(record, cost)})
         while record["kind"] == "start" and unread:
             reports = unread.pop(0)
             run.make_up(RecordReader(reports).records(), int(record["epoch"]))
@@ -45,6 +54,10 @@ def train(
         run.note("hosts", what=message)
         tell({"kind": "hosts", "what": message})
 
+    def leave(host: str) -> None:
+        say(f"{host} is announced to be lost: all ranks save at the next step, and go on without it")
+        announced.append(host)
+
     checkpoints = checkpoints_of(run.place)
     stop, failures = GracefulStop(workers.grace_s), list[Failure]()
     with (
@@ -52,18 +65,32 @@ def train(
         stop.on_signals(
             lambda: reached is not None and not run.is_lost, lambda signum: tell({"kind": "stopping", "signal": signum})
         ),
-        launcher.watching(say, stop.end_now) as lost_hosts,
+        launcher.watching(say, stop.end_now, leave) as lost_hosts,
     ):
         while True:
             checkpoints.sweep(workers.keep_checkpoints)
             reports = AttemptRecords.create(run.place)
-            with followed(reports, consume, stop.asked, stop.end_now, run.settle):
+            with followed(reports, consume, lambda: stop.asked.is_set() or bool(announced), stop.end_now, run.settle):
                 outcome = launcher.attempt(spec, reports)
+            gone = [announced.pop() for _ in range(len(announced))]  # the watch's thread may append another one
+            if isinstance(outcome, Stopped) and not stop.asked.is_set():
+                clock.arrive((outcome.epoch, outcome.step), time.monotonic())
+                clock.interrupt(announced=True)
+                if not gone:
+                    say(
+                        f"a worker on {', '.join(outcome.leaving)} was asked to leave: all ranks saved at {outcome.where}"
+                    )
+                reached = None
+                continue
             if not isinstance(outcome, Failed) or outcome.is_final:
                 break
+            clock.interrupt(announced=bool(gone))
             if run_disk_full(run.place) is not None:  # another attempt could not save anything
                 raise outcome.error()
-            failures.append(Failure(time.monotonic(), reached))
+            if (
+                not gone
+            ):  # an announced loss is no failure of the run, also if the host was gone before the ranks had saved
+                failures.append(Failure(time.monotonic(), reached))
             reached = None
             given_up, line = why_give_up(failures, workers.failures_per_hour), str(outcome.error())
             if lost := lost_hosts():  # the workers' error is a consequence of the lost hosts
@@ -84,6 +111,13 @@ def train(
         with checkpoints.opened(newest[0]) as folder:
             keep_best_of(folder, run.place)
     return outcome.summary
+
+
+def _cost_line(record: Record, cost: Mapping[str, Any]) -> str:
+    """Returns the line about the end of an interruption. `record`: the start record."""
+    at = f"epoch {record['epoch']}" + (f", step {record['step']}" if record["step"] else "")
+    how = "announced" if cost["announced"] else "unannounced"
+    return f"goes on at {at}: {counted(cost['steps'], 'step')} lost by the {how} interruption; it stood for {cost['stood_s']:.1f} s"
 
 
 def _position(record: Record, reached: float | None) -> float | None:

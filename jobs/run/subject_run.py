@@ -3,7 +3,7 @@ of a run."""
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -118,11 +118,11 @@ def _on_ray(subject: Subject, asked: RunConfig, resolved: ResolvedRun, run_dir: 
 
     before, servers = resolved.workers, resolved.config.servers
     print(f"starting Ray{' and the partition servers' if subject.num_partitions else ''}", flush=True)
-    with (
-        ray_session(local_session(resolved.config.workers, resolved.config.ray), WARM) as session,
-        subject.serving(resolved) as served,
-    ):
+    with ExitStack() as stack:
+        session = stack.enter_context(ray_session(local_session(resolved.config.workers, resolved.config.ray), WARM))
+        # The servers start when the cluster has room for the workers, because partitions go to the workers' hosts.
         resolved = subject.resolve(asked, cluster_resources(before))
+        served = stack.enter_context(subject.serving(resolved))
         if not session.is_ours:
             resolved.print_choices()
         for reason in resolved.reasons:
@@ -141,7 +141,7 @@ def _on_ray(subject: Subject, asked: RunConfig, resolved: ResolvedRun, run_dir: 
             subject.check_served(served, resolved)
         renew, table = served.renewed, subject.table(resolved)
         renewed = None if renew is None else (lambda wait_s, say: subject.shared(renew(wait_s, say), resolved))
-        launcher = RayTrainLauncher(resolved.workers, run_dir, renewed, served.full_disks)
+        launcher = RayTrainLauncher(resolved.workers, run_dir, renewed, served.full_disks, served.nodes)
         if table is None:
             yield Ready(subject, resolved, launcher, served, None)
             return

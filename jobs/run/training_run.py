@@ -216,6 +216,8 @@ def follow(bar: Progress, num_epochs: int, metric: str, unit: str) -> Callable[[
             )
         elif record["kind"] == "failure":
             print(f"\n{record['what']}\nall workers start again from the latest checkpoint", file=sys.stderr)
+        elif record["kind"] == "near":
+            print(f"\n{near_line(record['shares'], record['hosts'])}", file=sys.stderr)
         elif record["kind"] in ("hosts", "slow"):
             print(f"\n{record['what']}", file=sys.stderr)
         elif record["kind"] == "damage":
@@ -227,6 +229,19 @@ def follow(bar: Progress, num_epochs: int, metric: str, unit: str) -> Callable[[
 
     show(0, "starting the workers")
     return on_record
+
+
+def near_line(shares: Sequence[float], hosts: Sequence[str]) -> str:
+    """The text about the share of rows that each rank reads on its own host, with a warning if a rank has none there."""
+    least, most = f"{min(shares):.0%}", f"{max(shares):.0%}"
+    line = f"near rows: a worker reads {least if least == most else f'{least} to {most}'} of its bytes on its own host"
+    far = sorted({host for share, host in zip(shares, hosts, strict=True) if not share})
+    if not far:
+        return line
+    return (
+        f'warning: {line}; none on {", ".join(far)[:300]}, where every batch waits for the network: see "Partitions near the workers" in '
+        "docs/guides/cluster.md"
+    )
 
 
 @dataclass(frozen=True)
@@ -360,19 +375,27 @@ def _run_summary(result: Mapping[str, Any], run: RunDirectory, *, of_nodes: bool
 
 
 def _told_in_full(record: Run) -> dict[str, Any]:
-    """Totals of the whole run: the largest memory of a rank, the seconds of each rank, and all requests to partitions, by purpose. The records of epochs cannot
-    give these totals, because they have the seconds of one rank only."""
+    """Totals of the whole run: the largest memory of a rank, the cost of interruptions, the seconds of each rank, and all requests to partitions, by purpose.
+    The records of epochs cannot give these totals, because they have the seconds of one rank only."""
     traffic: dict[str, dict[str, int]] = {}
     for event in record.told("traffic"):
-        totals = traffic.setdefault(str(event["of"]), dict.fromkeys(COLUMNS, 0))
+        of_purpose = traffic.setdefault(str(event["of"]), dict.fromkeys(COLUMNS, 0))
         for name in COLUMNS:
-            totals[name] += sum(event[name])
+            of_purpose[name] += sum(event[name])
     ranks = [
         {"rank": rank.rank, "host": rank.host, **{name: round(s, 3) for name, s in rank.seconds.items()}}
         for rank in record.ranks
     ]
-    peak = {} if record.peak_bytes is None else {"peak_bytes": record.peak_bytes}
-    return {**peak, **({"traffic": traffic} if traffic else {}), **({"ranks": ranks} if ranks else {})}
+    totals: dict[str, Any] = {} if record.peak_bytes is None else {"peak_bytes": record.peak_bytes}
+    if costs := record.told("interruption"):
+        announced = sum(bool(cost["announced"]) for cost in costs)
+        totals["interruptions"] = {
+            "announced": announced,
+            "unannounced": len(costs) - announced,
+            "steps_lost": sum(cost["steps"] for cost in costs),
+            "stood_s": round(sum(cost["stood_s"] for cost in costs), 1),
+        }
+    return {**totals, **({"traffic": traffic} if traffic else {}), **({"ranks": ranks} if ranks else {})}
 
 
 @results()

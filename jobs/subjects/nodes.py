@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from graphmill.cluster.checkpoints.checkpoint import DATA
 from graphmill.cluster.data.training_data import OpenNodes, StoredNodes, TrainingData
 from graphmill.cluster.embeddings.rows import SavedTable
-from graphmill.cluster.options import ServerOptions
+from graphmill.cluster.options import ServerOptions, WorkerOptions
 from graphmill.cluster.ray.placement import Resources
 from graphmill.cluster.tasks import Regression, Task
 from graphmill.core.errors import ConfigError
@@ -174,18 +174,18 @@ class Nodes(Subject):
 
     def serving(self, resolved: ResolvedRun) -> AbstractContextManager[Served]:
         _check_certificates(resolved.config.servers)
-        return self._serving(resolved.config.servers)
+        return self._serving(resolved.config.servers, resolved.workers)
 
     @contextmanager
-    def _serving(self, options: ServerOptions) -> Iterator[Served]:
+    def _serving(self, options: ServerOptions, workers: WorkerOptions) -> Iterator[Served]:
         from graphmill.cluster.data.served_nodes import ServedNodes
         from graphmill.cluster.serving.partition_server import connect_any, server_group
 
-        with server_group(self.stored, options, partial(print, flush=True)) as group:
+        with server_group(self.stored, options, partial(print, flush=True), workers) as group:
             servers, traffic = group.running(), Traffic(self.num_partitions)
             router = connect_any(servers, traffic.watch)
             renewed = lambda wait_s, say: ServedNodes(group.running(wait_s, say))  # noqa: E731
-            yield Served(ServedNodes(servers), router, traffic, group.where(), renewed, group.full_disks)
+            yield Served(ServedNodes(servers), router, traffic, group.where(), renewed, group.full_disks, group.nodes)
 
     def shared(self, data: TrainingData, resolved: ResolvedRun) -> TrainingData:
         if not resolved.is_full_graph:

@@ -5,7 +5,7 @@ predictions.
 that every process reads itself.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
@@ -61,6 +61,8 @@ class Served:
     renewed: Callable[[float, Callable[[str], None]], TrainingData] | None = None
     """`renewed` and `full_disks`: see `graphmill.cluster.training.ray_train.RayTrainLauncher`."""
     full_disks: Callable[[], str] = lambda: ""
+    nodes: Callable[[], Collection[str]] = tuple
+    """Ids of the nodes that serve the data."""
 
 
 class Subject(Protocol):

@@ -684,7 +684,7 @@ def test_epochs_that_a_killed_driver_has_not_recorded_are_made_up_for(store, tmp
 
 def test_all_that_was_reported_is_passed_on_before_the_end(store, soon):
     records, seen, settled, stopping = AttemptRecords.create(store), [], [], threading.Event()
-    with followed(records, seen.append, stopping, settle=lambda: settled.append(len(seen))):
+    with followed(records, seen.append, stopping.is_set, settle=lambda: settled.append(len(seen))):
         recorder = Recorder(records)
         for number in range(100):
             recorder.push(epoch(number))
@@ -702,7 +702,7 @@ def test_workers_are_asked_to_stop_once(local, monkeypatch):
     monkeypatch.setattr(AttemptRecords, "ask_to_stop", lambda self: asked.append(self))
     stopping.set()
     records = AttemptRecords.create(local)
-    with followed(records, lambda record: None, stopping):
+    with followed(records, lambda record: None, stopping.is_set):
         time.sleep(5 * records.look_s)
     assert len(asked) == 1
 

@@ -40,6 +40,21 @@ class Mortal(toys.Pooled):
         return super().forward(batch)
 
 
+class Leaving(toys.Pooled):
+    """A model whose process is asked to leave by SIGTERM in the process's training step number `lifetime`."""
+
+    def __init__(self, lifetime: int) -> None:
+        super().__init__()
+        self.lifetime, self.seen = lifetime, 0
+
+    def forward(self, batch):
+        self.seen += self.training
+        if self.seen == self.lifetime:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(0.5)  # Python handles the signal in the main thread
+        return super().forward(batch)
+
+
 class Refusing(toys.Pooled):
     """A model that raises an error for the batch of its third training step."""
 
@@ -110,9 +125,9 @@ def test_the_user_reads_an_error_once_with_its_stage_and_rank(tmp_path, changes,
     assert not (tmp_path / "run" / "attempts").exists()
 
 
-def run(folder: Path, lifetime: int, per_hour: int) -> list[dict]:
+def run(folder: Path, lifetime: int, per_hour: int, model: type[toys.Pooled] = Mortal) -> list[dict]:
     """Trains three epochs and returns the run's events."""
-    spec = replace(toys.spec(checkpoint_every=1), build_model=partial(Mortal, lifetime), model_config={})
+    spec = replace(toys.spec(checkpoint_every=1), build_model=partial(model, lifetime), model_config={})
     directory = RunDirectory.create(folder, {})
     told: list[str] = []
     try:
@@ -134,6 +149,19 @@ def test_failures_within_the_rate_change_nothing(tmp_path):
         "start"
     ]
     assert [event["epoch"] for event in events if event["kind"] == "start"] == [0, 1, 2]
+    weights = [(tmp_path / name / "best" / "model.safetensors").read_bytes() for name in ("undisturbed", "disturbed")]
+    assert weights[0] == weights[1]
+
+
+@pytest.mark.core
+def test_a_worker_that_is_asked_to_leave_saves_its_step_and_nothing_is_lost(tmp_path):
+    """SIGTERM in the middle of the second epoch; no failure is allowed."""
+    run(tmp_path / "undisturbed", lifetime=1000, per_hour=0)
+    events = run(tmp_path / "disturbed", lifetime=STEPS + 3, per_hour=0, model=Leaving)
+    costs = [(event["announced"], event["steps"]) for event in events if event["kind"] == "interruption"]
+    assert costs, "no worker left"
+    assert set(costs) == {(True, 0)}
+    assert not [event for event in events if event["kind"] == "failure"]
     weights = [(tmp_path / name / "best" / "model.safetensors").read_bytes() for name in ("undisturbed", "disturbed")]
     assert weights[0] == weights[1]
 

@@ -38,6 +38,7 @@ MOST_LINES = 400  # most lines of output that a run may print
 DISK_BYTES = 400 * 2**20  # size of each host's disk
 RUN_DISK_BYTES = 24 * 2**20  # size of the folder "small", which a run fills
 REDIS_PORT = 6390
+ANNOUNCED = 3  # announced losses of a trial
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,10 @@ class Fault:
     host: str = "h0"  # host of the driver
     folder: str = "."  # folder of the run, below the shared folder
     kind: str = "plain"  # kind of lab, see `lab`
-    more: Callable[[Lab, Running], None] = lambda lab, run: None  # more checks, if it continued
+    more: Callable[[Lab, Running], None] = lambda lab, run: (
+        None
+    )  # more checks, if it continued; for a submitted job, what continues it
+    submitted: bool = False  # by `ray job submit` on h0, where the driver then runs
 
 
 def cut(seconds: float) -> Callable[[Lab, Running], None]:
@@ -80,6 +84,24 @@ def start_again(lab: Lab, host: str) -> None:
 def kill_head(lab: Lab, run: Running) -> None:
     (pid,) = [pid for pid in lab.hosts.pids("h0") if "gcs_server" in command_of(pid)]
     os.kill(pid, signal.SIGKILL)
+
+
+def cut_heads_power(lab: Lab, run: Running) -> None:
+    """Takes the head's host its power for a quarter of a minute; a service then starts its Ray again."""
+    lab.hosts.power_off("h0")
+    time.sleep(15)
+    start_again(lab, "h0")
+
+
+def submit_again(lab: Lab, run: Running) -> None:
+    """Gives the command of a submitted job again, until the new head's job server takes it. The job must continue the run to its end."""
+    deadline = time.monotonic() + 300
+    while (again := lab.submit(run.path.name)).end():
+        assert "Failed to connect" in again.text or "Connection" in again.text, again.text[-3000:]
+        assert time.monotonic() < deadline, again.text[-3000:]
+        time.sleep(3)
+    begun = [event for event in events(run.path) if event["kind"] == "begin"]
+    assert len(begun) == 2, "the run was not continued by one job"
 
 
 def fill(folder: Path) -> None:
@@ -124,6 +146,65 @@ def slow_down(lab: Lab, run: Running) -> None:
         time.sleep(0.02)
 
 
+DRAIN = """
+import sys, time
+import ray
+from ray.core.generated import autoscaler_pb2
+address, host, seconds = sys.argv[1], sys.argv[2], float(sys.argv[3])
+ray.init(address, log_to_driver=False, logging_level="ERROR")
+(node,) = [node["NodeID"] for node in ray.nodes() if node["Alive"] and node["NodeManagerHostname"] == host]
+reason = autoscaler_pb2.DrainNodeReason.DRAIN_NODE_REASON_PREEMPTION
+print(ray._raylet.GcsClient(address=address).drain_node(node, reason, "spot", int(1000 * (time.time() + seconds)))[0])
+"""
+
+
+def announce(lab: Lab, run: Running) -> None:
+    """Announces the loss of a host with a worker, three times. The second time as a container's end does it: SIGTERM to `ray start --block`. The
+    other times as a spot notice: the host loses its power 15 s later, and starts again."""
+    for turn in range(ANNOUNCED):
+        (host, *_) = [host for host in ("h1", "h2", "h3") if workers_on(lab, host)][turn % 2 :]
+        seen = len(interruptions(run))
+        if turn == 1:
+            os.kill(
+                next(
+                    pid
+                    for pid in lab.hosts.pids(host)
+                    if " start " in command_of(pid) and "--block" in command_of(pid) and "sh -c" not in command_of(pid)
+                ),
+                signal.SIGTERM,
+            )
+        else:
+            said = lab.cluster.run(
+                "h0", [sys.executable, "-c", DRAIN, lab.cluster.address, host, "15"], capture_output=True, text=True
+            )
+            assert said.stdout.strip() == "True", said.stdout + said.stderr
+            time.sleep(15)
+            lab.hosts.power_off(host)
+        wait_for(lambda: len(interruptions(run)) > seen)  # noqa: B023
+        if turn != 1:
+            start_again(lab, host)
+        lab.cluster.wait_for_nodes(len(lab.hosts.names))
+        reached = len(epochs(run.path))
+        wait_for(lambda: len(epochs(run.path)) > reached + 2)  # noqa: B023
+
+
+def wait_for(is_there: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 300
+    while not is_there():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def interruptions(run: Running) -> list[dict[str, Any]]:
+    return [event for event in events(run.path) if event["kind"] == "interruption"]
+
+
+def lost_nothing(lab: Lab, run: Running) -> None:
+    """Checks that the announced losses cost no step, and were no failures."""
+    assert [(each["announced"], each["steps"]) for each in interruptions(run)] == [(True, 0)] * ANNOUNCED
+    assert not [event for event in events(run.path) if event["kind"] == "failure"]
+
+
 def slow_link(lab: Lab, run: Running) -> None:
     lab.hosts.rate("h1", "1mbit")
     time.sleep(90)
@@ -136,9 +217,14 @@ def command_of(pid: int) -> str:
     return ""
 
 
+def workers_on(lab: Lab, host: str) -> list[int]:
+    """The ids of the training workers' processes on a host."""
+    return [pid for pid in lab.hosts.pids(host) if "RayTrainWorker" in command_of(pid)]
+
+
 def worker_on(lab: Lab, host: str) -> int:
-    """The id of the training worker's process on a host."""
-    (pid,) = [pid for pid in lab.hosts.pids(host) if "RayTrainWorker" in command_of(pid)]
+    """The id of the only training worker's process on a host."""
+    (pid,) = workers_on(lab, host)
     return pid
 
 
@@ -179,6 +265,17 @@ FAULTS: dict[str, Fault] = {
         host="h1",
     ),
     "head-redis": Fault(kill_head, "h0 (10.77.0.1): the head has not answered", host="h1", kind="redis"),
+    "head-redis-power": Fault(cut_heads_power, "h0 (10.77.0.1): the head has not answered", host="h1", kind="redis"),
+    "job-redis-power": Fault(
+        cut_heads_power, "", ends=(), kind="jobs", mend=lambda lab: None, submitted=True, more=submit_again
+    ),
+    "announced": Fault(
+        announce,
+        "is announced to be lost",
+        options=("--workers.failures_per_hour", "0"),
+        kind="spare",
+        more=lost_nothing,
+    ),
     "disk": Fault(fill_disk, "", more=served_at_home),
     "disk-restart": Fault(
         fill_disk_and_kill,
@@ -209,18 +306,27 @@ FAULTS: dict[str, Fault] = {
 
 @contextlib.contextmanager
 def lab(kind: str, folder: Path) -> Iterator[Lab]:
-    """Starts a lab. In the kind "redis", the head has no worker and keeps its state in a Redis on h1."""
+    """Starts a lab. In the kinds "redis" and "jobs", the head has no worker and keeps its state in a Redis on h1; "jobs" also has a job server. In the kind "spare", the head has no worker either, and
+    one of three other hosts is a spare for two workers."""
     (folder / "small").mkdir(parents=True, exist_ok=True)
     call("mount", "-t", "tmpfs", "-o", f"size={RUN_DISK_BYTES}", "tmpfs", str(folder / "small"))
     try:
-        with Hosts(2, shared=[folder, REPOSITORY], disk_bytes=DISK_BYTES) as hosts:
+        with Hosts(4 if kind == "spare" else 2, shared=[folder, REPOSITORY], disk_bytes=DISK_BYTES) as hosts:
             head, other, environment = f"--temp-dir={DISK}/ray", "", list[str]()
-            if kind == "redis":
+            if kind in ("redis", "jobs"):
                 redis = ["redis-server", "--port", str(REDIS_PORT), "--bind", "0.0.0.0", "--protected-mode", "no"]
                 hosts.popen("h1", [*redis, "--dir", DISK], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
                 environment = [f"RAY_REDIS_ADDRESS={hosts.address('h1')}:{REDIS_PORT}"]
                 head, other = f"{head} --num-cpus=0", "--num-cpus=2"
-            yield Lab(hosts, folder, RayHosts(hosts, resources=[head, other], environment=environment))
+            resources, workers = [head, other], None
+            if kind == "spare":
+                resources, workers = [f"{head} --num-cpus=0", "", "", ""], 2
+            yield Lab(
+                hosts,
+                folder,
+                RayHosts(hosts, resources=resources, environment=environment, takes_jobs=kind == "jobs"),
+                workers,
+            )
     finally:
         call("umount", str(folder / "small"), check=False)
 
@@ -252,7 +358,7 @@ class Labs:
         assert self._lab is not None
         basis = folder / "undisturbed.json"
         if not basis.exists():
-            run = self._lab.train(f"undisturbed-{time.time_ns()}", host="h1" if kind == "redis" else "h0")
+            run = self._lab.train(f"undisturbed-{time.time_ns()}", host="h1" if kind in ("redis", "jobs") else "h0")
             assert run.end() == 0, run.text
             basis.write_text(json.dumps(run.losses))
         return self._lab, json.loads(basis.read_text())
@@ -269,7 +375,10 @@ class Labs:
 def try_one(name: str, turn: int, where: Lab, undisturbed: Sequence[float]) -> dict[str, Any]:
     """Tries one fault and returns the result. Raises AssertionError if the result is not as promised."""
     fault = FAULTS[name]
-    run = where.train(f"{fault.folder}/{name}-{turn}-{time.time_ns() % 10**6}", *fault.options, host=fault.host)
+    run_name = f"{fault.folder}/{name}-{turn}-{time.time_ns() % 10**6}"
+    run = (
+        where.submit(Path(run_name).name) if fault.submitted else where.train(run_name, *fault.options, host=fault.host)
+    )
     run.wait_for_epochs(STRIKES_AT)
     reached, begun = len(epochs(run.path)), time.monotonic()
     striking = threading.Thread(target=fault.strike, args=(where, run), daemon=True)
@@ -287,21 +396,25 @@ def try_one(name: str, turn: int, where: Lab, undisturbed: Sequence[float]) -> d
         "\n".join(f"{when - begun:9.1f} {line}" for when, line in run.lines)
     )
     fault.mend(where)
-    if fault.ends is None:
+    if fault.submitted:
+        assert status != 0, "the host of the driver had no loss"
+        where.cluster.wait_for_nodes(len(where.hosts.names))
+        fault.more(where, run)
+    elif fault.ends is None:
         assert status == 0, run.text[-3000:]
         fault.more(where, run)
     else:
         assert status == 1, f"status {status}: {run.text[-3000:]}"
         assert run.lines[-1][1].startswith("error: "), run.text[-3000:]
         assert all(word in run.lines[-1][1] for word in fault.ends), run.lines[-1][1]
-        where.cluster.wait_for_nodes(2)
+        where.cluster.wait_for_nodes(len(where.hosts.names))
         again = where.resume(run.path, host=fault.host)
         assert again.end() == 0, again.text[-3000:]
     assert run.losses == list(undisturbed), "other losses"
     if fault.told:
         assert result["told_s"] <= fault.told_s, f"told after {result['told_s']} s"
     assert len(run.lines) < MOST_LINES, f"a flood of {len(run.lines)} lines"
-    where.cluster.wait_for_nodes(2)
+    where.cluster.wait_for_nodes(len(where.hosts.names))
     shutil.rmtree(run.path, ignore_errors=True)
     return result | {"ok": True}
 

@@ -28,13 +28,17 @@ SMALL = (
     ),
 )
 ENDS_S = 900.0
+DASHBOARD = "http://127.0.0.1:8265"
 
 
 class Lab:
     """A cluster on these hosts. The partitions of a graph are on the hosts' disks. Runs are in a folder to which all hosts can write."""
 
-    def __init__(self, hosts: Hosts, shared: Path, cluster: RayHosts | None = None) -> None:
-        self.hosts, self.shared = hosts, shared
+    def __init__(
+        self, hosts: Hosts, shared: Path, cluster: RayHosts | None = None, num_workers: int | None = None
+    ) -> None:
+        """`num_workers`: workers of a run; None: one for each host."""
+        self.hosts, self.shared, self.num_workers = hosts, shared, num_workers or len(hosts.names)
         self.cluster = cluster or RayHosts(hosts)
         if not (shared / "origin").exists():
             graph = SyntheticGraph(SyntheticOptions(num_nodes=1500))
@@ -48,8 +52,15 @@ class Lab:
 
     def train(self, name: str, *options: str, host: str = "h0") -> "Running":
         words = ("--data", f"{DISK}/graph", "--run.dir", str(self.shared / name), *SMALL)
-        workers = ("--workers", str(len(self.hosts.names)))
+        workers = ("--workers", str(self.num_workers))
         return Running(self, self.shared / name, (*words, *workers, *options), host)
+
+    def submit(self, name: str, *options: str) -> "Running":
+        """Submits a training job by `ray job submit` on h0, whose job server must run. The job continues the run if there is one."""
+        words = ("--data", f"{DISK}/graph", "--run.dir", str(self.shared / name), *SMALL, "--run.resume", "auto")
+        return Running(
+            self, self.shared / name, (*words, "--workers", str(self.num_workers), *options), "h0", submitted=True
+        )
 
     def resume(self, run: Path, *options: str, host: str = "h0") -> "Running":
         return Running(self, run, ("--run.resume", str(run), *options), host)
@@ -58,9 +69,11 @@ class Lab:
 class Running:
     """A training job on a host, with the time of each line that it has printed."""
 
-    def __init__(self, lab: Lab, run: Path, words: tuple[str, ...], host: str) -> None:
+    def __init__(self, lab: Lab, run: Path, words: tuple[str, ...], host: str, *, submitted: bool = False) -> None:
         self.path, self.lines = run, list[tuple[float, str]]()
         self._command = lab.cluster.job("products_geco", *words)
+        if submitted:
+            self._command = ["ray", "job", "submit", "--address", DASHBOARD, "--", *self._command]
         self._popen = lab.cluster.popen(
             host, self._command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True
         )

@@ -1,5 +1,6 @@
 """Tests how many workers a job gets, and on which devices, for given options and resources. A job waits for nodes that will join."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -169,6 +170,7 @@ def joining(monkeypatch: pytest.MonkeyPatch) -> list[Resources]:
     looks: list[Resources] = []
     monkeypatch.setattr(placement, "resources_now", lambda: looks.pop(0) if len(looks) > 1 else looks[0])
     monkeypatch.setattr(placement, "may_grow", lambda: True)
+    monkeypatch.setattr(placement, "_demand", lambda asked: print(f"demand for {asked.bundle}") or nullcontext())
     return looks
 
 
@@ -189,6 +191,7 @@ def test_who_joins_in_time_is_used(joining, looks, asked, expected, waits, capsy
     assert (resolved.num_workers, resolved.device) == expected
     said = capsys.readouterr().out
     assert ("waiting up to 2 s" in said) == waits
+    assert said.count("demand for") == waits, "an autoscaler would start no node"
     assert ("training on 1 worker;" in said) == (resolved.num_workers == 1)
 
 

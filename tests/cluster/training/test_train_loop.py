@@ -278,7 +278,7 @@ def test_a_run_that_is_asked_to_stop_saves_after_that_step(reports, stop_at):
     whole, whole_reporter, result = run_alone(spec(**AVERAGED), reports / "whole")
     _, first, stopped = run_alone(spec(**AVERAGED), reports / "first", stop_at=stop_at)
     epoch, step = divmod(stop_at, 3)
-    assert stopped == Stopped(f"epoch {epoch}, step {step}" if step else f"epoch {epoch}")
+    assert stopped == Stopped(epoch, step)
     assert len(list((reports / "first").iterdir())) == 1
     again, reporter, resumed = run_alone(spec(**AVERAGED), reports / "again", latest_of(reports / "first"))
     assert first.epochs + reporter.epochs == whole_reporter.epochs
