@@ -50,6 +50,7 @@ COMMANDS = {
     "predict": "graphmill.jobs.predict",
     "evaluate": "graphmill.jobs.run.evaluate",
     "export_index": "graphmill.jobs.export_index",
+    "serve_graph": "graphmill.jobs.serve_graph",
     "sweep": "graphmill.jobs.sweep",
     "replay": "graphmill.jobs.replay",
     "runs": "graphmill.jobs.runs",

@@ -53,6 +53,7 @@ class Plan:
         self._message_bytes = 0
         self.parameters: int | None = None
         self.parts: dict[str, int] = {}  # bytes of a worker's memory, by purpose
+        self.promised: tuple[float, float, float] | None = None  # see `RunOptions.promise`
         self.lines: list[tuple[str, str]] = []
         self.problems: list[str] = []
         self._process_bytes = own_bytes("RssAnon") or 300 * 2**20  # this process has the same imports as a worker
@@ -184,8 +185,11 @@ class Plan:
         """Free bytes of a host that a run may use."""
         return int(_USABLE * available_bytes())
 
-    def add_time(self, tried: Tried, batches_each: int, epochs: int, threads: int, more: str) -> None:
-        """Adds the time of an epoch and of all epochs, computed from the tried steps. `epochs` 0: one pass over `batches_each` batches."""
+    def add_time(
+        self, tried: Tried, batches_each: int, epochs: int, threads: int, more: str, scoring_s: float = 0.0
+    ) -> None:
+        """Adds the time of an epoch and of all epochs, computed from the tried steps. `epochs` 0: one pass over `batches_each` batches. `scoring_s`: seconds of all
+        validations and final scores."""
         seconds = batches_each * self.step_seconds(tried, threads)
         each, whole = "all of it", ""
         if epochs:
@@ -194,8 +198,24 @@ class Plan:
             "time",
             f"{each} about {duration(seconds)}{whole} (estimate for {self._cores_text()} with nothing else to do: "
             f"processor time of a step {duration(tried.step_s)}, of drawing its batch {duration(tried.draw_s)}, one thread, "
-            f"{tried.count} tried); {more}",
+            f"{tried.source}); {more}",
         )
+        whole_s = epochs * seconds + scoring_s
+        self.promised = sum(self.parts.values()) / 2**20, tried.step_s + tried.draw_s, whole_s
+
+    def add_promise(self, price_per_hour: float) -> None:
+        """Adds the option by which the run's summary compares the run with this plan, and the cost. Call after `add_time`."""
+        if self.promised is None:
+            return
+        numbers, hosts = " ".join(f"{number:.4g}" for number in self.promised), min(self.hosts, self.workers)
+        self.add("promise", f"--run.promise {numbers}: with it, the run's summary prints these figures beside its own")
+        if price_per_hour:
+            whole_s = self.promised[2]
+            self.add(
+                "cost",
+                f"about {price_per_hour * hosts * whole_s / 3600:,.2f}: {counted(hosts, 'machine')} for {duration(whole_s)} at "
+                f"{price_per_hour:g} an hour each (--run.price_per_hour); starting and the baselines come on top",
+            )
 
     def step_seconds(self, tried: Tried, threads: int) -> float:
         """Seconds of a step and its batch, if the workers of a host share the host's cores."""
@@ -244,6 +264,7 @@ class Plan:
         copies = 4 + (fit.ema_decay is not None)
         each = "" if self.parameters is None else f", {size(4 * self.parameters * copies)} each"
         kept = config.workers.keep_checkpoints
+        self.add_promise(config.run.price_per_hour)
         self.add("checkpoints", f"every {fit.checkpoint_every} epochs{minutes}; the last {kept} kept{each}")
 
 
