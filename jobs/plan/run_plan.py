@@ -26,7 +26,7 @@ from graphmill.core.process_memory import own_bytes
 from graphmill.core.summaries import counted, size
 from graphmill.jobs.config.config import RunConfig
 from graphmill.jobs.config.registry import find_kind
-from graphmill.jobs.machine.memory_check import available_bytes
+from graphmill.jobs.machine.memory_check import available_bytes, trim_heap
 from graphmill.jobs.machine.this_machine import known_resources
 from graphmill.jobs.plan.tries import Tried
 from graphmill.jobs.resolve.checks import choose_run_dir
@@ -145,7 +145,11 @@ class Plan:
     def add_memory(self, parts: Mapping[str, int]) -> None:
         """Adds the memory of a host. `parts`: bytes of one worker by purpose, without the bytes of its process."""
         own_table = {"embeddings": self.table_bytes} if self.table_bytes and self.alone else {}
-        self.parts = parts = {"process": self._process_bytes, **parts, **own_table}
+        trim_heap()
+        process = max(
+            self._process_bytes, own_bytes("RssAnon")
+        )  # after the tries: with the loops and libraries that they loaded
+        self.parts = parts = {"process": process, **parts, **own_table}
         total = self.host_bytes(parts, self.workers, self.shared_bytes)
         worker, free = self.worker_bytes(parts), available_bytes()
         workers, servers = self.on_a_host(self.workers), self.on_a_host(self.servers)

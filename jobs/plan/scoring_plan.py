@@ -14,6 +14,9 @@ from graphmill.jobs.resolve.resolve import ResolvedRun
 from graphmill.samplers.vocabulary.options import FullGraphOptions
 
 PLANNED = "rows and batches by plan"
+_RETURNED_BYTES = (
+    2**30
+)  # work of more bytes consists of arrays that the C library maps one by one, and returns when they are freed
 
 
 def on_top(plan: Plan) -> str:
@@ -67,7 +70,8 @@ def add_training(
     plan.add_steps(drawn.num_batches, fit)
     plan.add_batch(tried, unit)
     plan.add_table_messages(tried)
-    # Scoring needs memory in addition to training, because the C library keeps the memory that training has freed.
+    # The C library keeps the memory that training has freed, if its arrays are small. Large arrays go back to the system.
+    retained = tried.work_bytes if tried.work_bytes < _RETURNED_BYTES else 0
     kept = scoring.validation * scoring.tried.num_bytes
     validated_ahead = min(loader.prefetch, scoring.validation - 1) * scoring.tried.num_bytes
     plan.add_memory(
@@ -75,7 +79,7 @@ def add_training(
             **weight_bytes(plan, resolved),
             "batches ahead": min((loader.prefetch + 1) * tried.num_bytes, loader.max_bytes + tried.num_bytes),
             "activations": tried.work_bytes,
-            "scoring": scoring.tried.work_bytes + validated_ahead,
+            "scoring": max(0, retained + scoring.tried.work_bytes - tried.work_bytes) + validated_ahead,
             **({"kept batches": kept} if kept <= loader.kept_bytes else {}),
             **({PLANNED: planned_bytes(loader.cache_bytes, loader.plan_bytes)} if loader.cache_bytes else {}),
         }

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from graphmill.cluster.data.training_data import OpenData
+from graphmill.cluster.process.malloc_trim import return_freed_blocks
 from graphmill.cluster.tasks import Task, step_output
 from graphmill.jobs.machine.memory_check import growth_bytes
 from graphmill.jobs.plan.batch_parts import BatchSize, can_cut, part_of_size, with_fewer_roots
@@ -22,6 +23,10 @@ from graphmill.samplers.drawing.protocol import Sampler
 _TRAIN_S, _SCORE_S = 5.5, 2.5  # processor seconds that tries of training and of scoring may take
 _SMALL_PARTS = (512, 2048)  # nodes of the first parts of a large batch; the last part is as large as the time allows
 _FASTER = 1.25  # a large part takes up to this factor longer than its nodes say, because its arrays leave the caches
+_MAPPED, _LEAST_MAPPED = (
+    32 << 20,
+    64 << 10,
+)  # bytes from which on glibc maps an array in any case; smallest such limit of a part
 _LINEAR, _BYTES_LINEAR = (
     1.15,
     1.5,
@@ -81,10 +86,10 @@ def scaled(sizes: Sequence[float], costs: Sequence[float], size: float, linear: 
 
 
 class _Measured:
-    """Costs of parts of a batch, with ever more nodes."""
+    """Costs of parts of a batch of `whole` nodes, with ever more nodes."""
 
-    def __init__(self, work: Callable[[Any], None], saved: Callable[[Any], int]) -> None:
-        self._work, self._saved_of = work, saved
+    def __init__(self, work: Callable[[Any], None], saved: Callable[[Any], int], whole: int) -> None:
+        self._work, self._saved_of, self._whole = work, saved, whole
         self.nodes: list[int] = []
         self._seconds: list[float] = []
         self._grown: list[int] = []
@@ -93,7 +98,12 @@ class _Measured:
     def add(self, part: Any, nodes: int) -> None:
         if not self.nodes:
             self._work(part)  # compiles kernels
-        seconds, grown = measured(self._work, part)
+        # The C library maps each large array anew and returns it when it is freed. Arrays of a part are treated like those of the whole.
+        return_freed_blocks(max(_LEAST_MAPPED, _MAPPED * nodes // self._whole))
+        try:
+            seconds, grown = measured(self._work, part)
+        finally:
+            return_freed_blocks(_MAPPED)
         self.nodes.append(nodes)
         self._seconds.append(seconds)
         self._grown.append(grown)
@@ -187,7 +197,8 @@ class Tries:
             batch, draw_s = self._draw(sampler, 0)
         nodes, edges = self.data.sizes(batch)
         tried = Tried(1, nodes, edges, len(predicted(batch)), num_bytes_of(batch), draw_s, 0.0, 0)
-        whole, parts = BatchSize.of(batch) if size is None else size, _Measured(work, saved)
+        whole = BatchSize.of(batch) if size is None else size
+        parts = _Measured(work, saved, whole.nodes)
         if cuts := can_cut(batch):
             for count in _SMALL_PARTS:
                 if count < nodes:
