@@ -263,6 +263,9 @@ class ServerOptions:
     """Folder on each host for copies of the partitions of a graph on an object store. All processes and later runs share it. None: the server's memory."""
     disk_cache_bytes: Count = 100_000_000_000
     """Largest size of disk_cache_dir, for all graphs. The least recently used graphs are removed first."""
+    service: Literal["auto", "always", "never"] = "auto"
+    """Use of a graph service, which keeps the graph open for several jobs (graphmill serve-graph). auto: use it if one with the same server options runs in the
+    cluster. always: refuse to run without it. never: start own servers."""
     range_reads: bool = False
     """Leave the features of a graph on its object store, and read only the rows that batches need, as byte ranges. All other files are copied. Use it if the
     features fit neither memory nor disk; otherwise whole copies are faster. Rows by plan (--loader.cache_bytes) are read once while they are kept."""

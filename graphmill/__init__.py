@@ -51,6 +51,7 @@ COMMANDS = {
     "predict": "graphmill.jobs.predict",
     "evaluate": "graphmill.jobs.run.evaluate",
     "export_index": "graphmill.jobs.export_index",
+    "serve_graph": "graphmill.jobs.serve_graph",
     "sweep": "graphmill.jobs.sweep",
     "reproduce": "graphmill.jobs.reproduce",
     "replay": "graphmill.jobs.replay",

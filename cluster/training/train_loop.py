@@ -332,11 +332,19 @@ class Worker:
             self.rank_seconds = {}
 
     def _report_memory(self) -> None:
-        """Reports each rank's peak memory: on a GPU the memory allocated by PyTorch, on a CPU the resident memory (None if unknown). A collective call."""
-        is_gpu = self.device.type == "cuda"
-        peaks = gather_objects(torch.cuda.max_memory_allocated(self.device) if is_gpu else own_bytes("VmHWM") or None)
+        """Reports each rank's peak memory: on a GPU the memory allocated by PyTorch, on a CPU the resident memory (None if unknown). Reports it also without the
+        pages of mapped files, which the system may take back. A collective call."""
+        is_gpu, peak = self.device.type == "cuda", own_bytes("VmHWM")
+        own = max(0, peak - own_bytes("RssFile") - own_bytes("RssShmem"))
+        largest = torch.cuda.max_memory_allocated(self.device) if is_gpu else peak or None
+        peaks = gather_objects((largest, own or None))
         if self.rank == 0:
-            self.reporter.push({"kind": "memory", "peak_bytes": peaks})
+            self.reporter.push(
+                {
+                    "kind": "memory",
+                    **dict(zip(("peak_bytes", "own_bytes"), map(list, zip(*peaks, strict=True)), strict=True)),
+                }
+            )
 
     def _stopped(self) -> Stopped:
         """Returns the outcome after a request to save and end. A collective call."""

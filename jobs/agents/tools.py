@@ -135,7 +135,7 @@ class Session:
         words = self._training(data, predicts, options or {})
         with self.writing("train"):
             planned = run_command([*words, "--plan"], self.folder.root, cpu_s=_READING_S, wait_s=self.wait_s)
-            cost = re.search(r"^ *cost +about ([0-9.e+]+) CPU seconds", planned.text, re.MULTILINE)
+            cost = re.search(r"^ *CPU time +about ([0-9.e+]+) CPU seconds", planned.text, re.MULTILINE)
             if planned.status or cost is None:
                 return f"refused by the plan, nothing was started\n{_told(planned)}"
             steps_s = float(cost[1])

@@ -26,7 +26,7 @@ from graphmill.cluster.options import (
     metric_name,
 )
 from graphmill.core.errors import ConfigError, FormatError, quoted
-from graphmill.core.option_checks import Count, Size, check_fields, check_options
+from graphmill.core.option_checks import Amount, Count, Size, check_fields, check_options
 from graphmill.core.summaries import changed_options
 from graphmill.jobs.config.defaults import rule_paths
 from graphmill.jobs.config.link_options import LinksOptions
@@ -239,6 +239,16 @@ class RunOptions:
     """Also send configuration, epochs and scores to these trackers. Each tracker is an extra: pip install -e '.[mlflow]'."""
     track_project: str = "graphmill"
     """Experiment in MLflow, or project in W&B."""
+    price_per_hour: Amount = 0.0
+    """Price of one machine for an hour, in any currency. --plan then prints the cost of the run, and the summary what the run has cost."""
+    promise: tuple[float, ...] = ()
+    """What --plan expects of the run, in the form in which --plan prints it: MiB of a worker's memory, processor seconds of a step with its batch, seconds of the
+    whole run. The summary then prints it beside what the run has taken."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        fine = len(self.promise) in (0, 3) and all(0 < number < math.inf for number in self.promise)
+        check_options(self, {"promise": (fine, "the three numbers that --plan prints, each above 0, or none")})
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from graphmill.core.process_memory import own_bytes
 from graphmill.core.summaries import counted, size
 from graphmill.jobs.config.config import RunConfig
 from graphmill.jobs.config.registry import find_kind
-from graphmill.jobs.machine.memory_check import available_bytes
+from graphmill.jobs.machine.memory_check import available_bytes, trim_heap
 from graphmill.jobs.machine.this_machine import known_resources
 from graphmill.jobs.plan.tries import Tried
 from graphmill.jobs.resolve.checks import choose_run_dir
@@ -53,6 +53,7 @@ class Plan:
         self._message_bytes = 0
         self.parameters: int | None = None
         self.parts: dict[str, int] = {}  # bytes of a worker's memory, by purpose
+        self.promised: tuple[float, float, float] | None = None  # see `RunOptions.promise`
         self.lines: list[tuple[str, str]] = []
         self.problems: list[str] = []
         self._process_bytes = own_bytes("RssAnon") or 300 * 2**20  # this process has the same imports as a worker
@@ -144,7 +145,11 @@ class Plan:
     def add_memory(self, parts: Mapping[str, int]) -> None:
         """Adds the memory of a host. `parts`: bytes of one worker by purpose, without the bytes of its process."""
         own_table = {"embeddings": self.table_bytes} if self.table_bytes and self.alone else {}
-        self.parts = parts = {"process": self._process_bytes, **parts, **own_table}
+        trim_heap()
+        process = max(
+            self._process_bytes, own_bytes("RssAnon")
+        )  # after the tries: with the loops and libraries that they loaded
+        self.parts = parts = {"process": process, **parts, **own_table}
         total = self.host_bytes(parts, self.workers, self.shared_bytes)
         worker, free = self.worker_bytes(parts), available_bytes()
         workers, servers = self.on_a_host(self.workers), self.on_a_host(self.servers)
@@ -184,8 +189,11 @@ class Plan:
         """Free bytes of a host that a run may use."""
         return int(_USABLE * available_bytes())
 
-    def add_time(self, tried: Tried, batches_each: int, epochs: int, threads: int, more: str) -> None:
-        """Adds the time of an epoch and of all epochs, computed from the tried steps. `epochs` 0: one pass over `batches_each` batches."""
+    def add_time(
+        self, tried: Tried, batches_each: int, epochs: int, threads: int, more: str, scoring_s: float = 0.0
+    ) -> None:
+        """Adds the time of an epoch and of all epochs, computed from the tried steps. `epochs` 0: one pass over `batches_each` batches. `scoring_s`: seconds of all
+        validations and final scores."""
         seconds = batches_each * self.step_seconds(tried, threads)
         each, whole = "all of it", ""
         if epochs:
@@ -194,10 +202,26 @@ class Plan:
             "time",
             f"{each} about {duration(seconds)}{whole} (estimate for {self._cores_text()} with nothing else to do: "
             f"processor time of a step {duration(tried.step_s)}, of drawing its batch {duration(tried.draw_s)}, one thread, "
-            f"{tried.count} tried); {more}",
+            f"{tried.source}); {more}",
         )
         cost = self.workers * batches_each * max(epochs, 1) * (tried.step_s + tried.draw_s)
-        self.add("cost", f"about {cost:.4g} CPU seconds in steps and their batches; {more}")
+        self.add("CPU time", f"about {cost:.4g} CPU seconds in steps and their batches; {more}")
+        whole_s = epochs * seconds + scoring_s
+        self.promised = sum(self.parts.values()) / 2**20, tried.step_s + tried.draw_s, whole_s
+
+    def add_promise(self, price_per_hour: float) -> None:
+        """Adds the option by which the run's summary compares the run with this plan, and the cost. Call after `add_time`."""
+        if self.promised is None:
+            return
+        numbers, hosts = " ".join(f"{number:.4g}" for number in self.promised), min(self.hosts, self.workers)
+        self.add("promise", f"--run.promise {numbers}: with it, the run's summary prints these figures beside its own")
+        if price_per_hour:
+            whole_s = self.promised[2]
+            self.add(
+                "cost",
+                f"about {price_per_hour * hosts * whole_s / 3600:,.2f}: {counted(hosts, 'machine')} for {duration(whole_s)} at "
+                f"{price_per_hour:g} an hour each (--run.price_per_hour); starting and the baselines come on top",
+            )
 
     def step_seconds(self, tried: Tried, threads: int) -> float:
         """Seconds of a step and its batch, if the workers of a host share the host's cores."""
@@ -246,6 +270,7 @@ class Plan:
         copies = 4 + (fit.ema_decay is not None)
         each = "" if self.parameters is None else f", {size(4 * self.parameters * copies)} each"
         kept = config.workers.keep_checkpoints
+        self.add_promise(config.run.price_per_hour)
         self.add("checkpoints", f"every {fit.checkpoint_every} epochs{minutes}; the last {kept} kept{each}")
 
 

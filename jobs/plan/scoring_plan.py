@@ -1,21 +1,22 @@
-"""Estimates the cost of training and scoring for `--plan` from batches tried in this process. The cost of a validation batch may be scaled up from parts."""
+"""Estimates the cost of training and scoring for `--plan` from batches tried in this process. The cost of a large batch is scaled up from parts."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from graphmill.cluster.options import TrainOptions
 from graphmill.cluster.tasks import Task
 from graphmill.cluster.training.evaluation import deal_split, scored_with
-from graphmill.jobs.machine.memory_check import available_bytes
+from graphmill.jobs.plan.batch_parts import BatchSize
 from graphmill.jobs.plan.run_plan import Plan, duration
-from graphmill.jobs.plan.tries import Tried, Tries, extrapolated
+from graphmill.jobs.plan.tries import Tried, Tries
 from graphmill.jobs.resolve.resolve import ResolvedRun
-from graphmill.samplers.drawing.protocol import Sampler
 from graphmill.samplers.vocabulary.options import FullGraphOptions
 
 PLANNED = "rows and batches by plan"
-_LONGEST_TRY_S = 30.0  # approximate maximum of the time that a plan spends on one pass
+_RETURNED_BYTES = (
+    2**30
+)  # work of more bytes consists of arrays that the C library maps one by one, and returns when they are freed
 
 
 def on_top(plan: Plan) -> str:
@@ -30,16 +31,20 @@ class Scoring:
     tried: Tried  # `work_bytes`: drawing the batch, the batch itself, and the pass
     validation: int  # number of batches that a worker scores in one validation
     final: int  # number of batches of a worker for the splits that only the final scores need
-    is_scaled: bool = False  # scaled up from a quarter, because the whole batch would take too much time or memory
 
     def text(self, plan: Plan, fit: TrainOptions, threads: int) -> str:
         """Part of the plan's line on time: the time of one validation, and the time of all validations and the final scores."""
-        step = plan.step_seconds(self.tried, threads)
-        validation = self.validation * step
-        count = -(-fit.epochs // fit.eval_every)  # the last epoch always has a validation
-        source = "scaled from a quarter of one" if self.is_scaled else "one tried"
-        whole = duration(count * validation + self.final * step)
-        return f"a validation about {duration(validation)} ({source}), {count:,} of them and the final scores about {whole}"
+        validation = self.validation * plan.step_seconds(self.tried, threads)
+        whole = duration(self.whole_s(plan, fit, threads))
+        return f"a validation about {duration(validation)} ({self.tried.source}), {_validations(fit):,} of them and the final scores about {whole}"
+
+    def whole_s(self, plan: Plan, fit: TrainOptions, threads: int) -> float:
+        """Seconds of all validations and the final scores."""
+        return (_validations(fit) * self.validation + self.final) * plan.step_seconds(self.tried, threads)
+
+
+def _validations(fit: TrainOptions) -> int:
+    return -(-fit.epochs // fit.eval_every)  # the last epoch always has a validation
 
 
 def add_training(
@@ -50,22 +55,23 @@ def add_training(
     evaluation: Mapping[str, Any],
     task: Task,
     unit: str,
-    smaller: Sequence[Any] = (),
+    chunk: tuple[Any, BatchSize] | None = None,
 ) -> tuple[Tried, int]:
     """Adds the lines on model, steps, batch, memory and time from batches drawn here. Returns (cost of a batch, number of batches in an epoch).
 
-    `training`, `evaluation` (by split): options of the samplers. `smaller`: options for an eighth and a quarter of a validation batch, or empty.
+    `training`, `evaluation` (by split): options of the samplers. `chunk`: see `plan_scoring`.
     """
     fit, loader = resolved.fit, resolved.config.loader
 
     plan.add_model(tries.model)
     drawn = tries.data.sampler(training, plan.micro_batches)
     tried = tries.train(drawn, task)
-    scoring = plan_scoring(tries, evaluation, plan, smaller)
+    scoring = plan_scoring(tries, evaluation, plan, chunk)
     plan.add_steps(drawn.num_batches, fit)
     plan.add_batch(tried, unit)
     plan.add_table_messages(tried)
-    # Scoring needs memory in addition to training, because the C library keeps the memory that training has freed.
+    # The C library keeps the memory that training has freed, if its arrays are small. Large arrays go back to the system.
+    retained = tried.work_bytes if tried.work_bytes < _RETURNED_BYTES else 0
     kept = scoring.validation * scoring.tried.num_bytes
     validated_ahead = min(loader.prefetch, scoring.validation - 1) * scoring.tried.num_bytes
     plan.add_memory(
@@ -73,13 +79,14 @@ def add_training(
             **weight_bytes(plan, resolved),
             "batches ahead": min((loader.prefetch + 1) * tried.num_bytes, loader.max_bytes + tried.num_bytes),
             "activations": tried.work_bytes,
-            "scoring": scoring.tried.work_bytes + validated_ahead,
+            "scoring": max(0, retained + scoring.tried.work_bytes - tried.work_bytes) + validated_ahead,
             **({"kept batches": kept} if kept <= loader.kept_bytes else {}),
             **({PLANNED: planned_bytes(loader.cache_bytes, loader.plan_bytes)} if loader.cache_bytes else {}),
         }
     )
     more = f"{scoring.text(plan, fit, loader.threads)}; {on_top(plan)}"
-    plan.add_time(tried, plan.most_batches(drawn.num_batches), fit.epochs, loader.threads, more)
+    scoring_s = scoring.whole_s(plan, fit, loader.threads)
+    plan.add_time(tried, plan.most_batches(drawn.num_batches), fit.epochs, loader.threads, more, scoring_s)
     return tried, drawn.num_batches
 
 
@@ -102,19 +109,15 @@ def weight_bytes(plan: Plan, resolved: ResolvedRun) -> dict[str, int]:
     return {"weights and optimizer": 4 * (plan.parameters or 0) * copies}
 
 
-def plan_scoring(tries: Tries, evaluation: Mapping[str, Any], plan: Plan, smaller: Sequence[Any]) -> Scoring:
+def plan_scoring(
+    tries: Tries, evaluation: Mapping[str, Any], plan: Plan, chunk: tuple[Any, BatchSize] | None = None
+) -> Scoring:
     """Tries a batch of "valid". `evaluation`: options of the samplers by split.
 
-    `smaller`: options for an eighth and a quarter of that batch, or empty. Both are tried first. If the whole batch would take too much time or memory, its
-    cost is extrapolated from the two. In a graph-parallel run this process tries the whole graph, and each worker gets its share of the cost.
+    `chunk`: sampler options for a chunk of that batch, and the size of the batch, if it is too large to be drawn here. In a graph-parallel run this process
+    tries the whole graph, and each worker gets its share of the cost.
     """
     is_shared, workers = isinstance(evaluation["valid"], FullGraphOptions), plan.workers
-
-    def sampler(options: Any) -> Sampler:
-        return deal_split(tries.data, options, plan.micro_batches, 1)[0]
-
-    def scoring(tried: Tried, *, is_scaled: bool = False) -> Scoring:
-        return Scoring(shared(tried, workers) if is_shared else tried, validation, final, is_scaled=is_scaled)
 
     def most_batches(options: Any) -> int:
         dealt, positions = deal_split(tries.data, options, plan.micro_batches, 1)
@@ -123,13 +126,9 @@ def plan_scoring(tries: Tries, evaluation: Mapping[str, Any], plan: Plan, smalle
     batches = {split: 1 if is_shared else most_batches(options) for split, options in evaluation.items()}
     scored = scored_with("valid", evaluation)
     validation, final = batches["valid"], sum(count for split, count in batches.items() if split not in scored)
-    if smaller:
-        first, second = map(sampler, smaller)
-        tries.score(first)  # not timed: the first call compiles kernels
-        whole = extrapolated(tries.score(first), tries.score(second))
-        if whole.draw_s + whole.step_s > _LONGEST_TRY_S or whole.work_bytes > available_bytes() // 2:
-            return scoring(whole, is_scaled=True)
-    return scoring(tries.score(sampler(evaluation["valid"])))
+    options, size = (evaluation["valid"], None) if chunk is None else chunk
+    tried = tries.score(deal_split(tries.data, options, plan.micro_batches, 1)[0], size=size)
+    return Scoring(shared(tried, workers) if is_shared else tried, validation, final)
 
 
 def shared(tried: Tried, workers: int) -> Tried:

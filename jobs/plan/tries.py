@@ -1,4 +1,7 @@
-"""Measures the cost of a batch in this process with one thread: the run's sampler draws the batch and the run's model computes it."""
+"""Measures the cost of a batch in this process with one thread: the run's sampler draws the batch and the run's model computes it.
+
+The time for measuring is bounded. If a batch would take longer, parts of it are measured (`graphmill.jobs.plan.batch_parts`), and their costs are scaled up.
+"""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -11,11 +14,23 @@ import torch
 from torch import Tensor
 
 from graphmill.cluster.data.training_data import OpenData
+from graphmill.cluster.process.malloc_trim import return_freed_blocks
 from graphmill.cluster.tasks import Task, step_output
 from graphmill.jobs.machine.memory_check import growth_bytes
+from graphmill.jobs.plan.batch_parts import BatchSize, can_cut, part_of_size, with_fewer_roots
 from graphmill.samplers.drawing.protocol import Sampler
 
-_ENOUGH_S = 20.0  # no further batch is tried after this many seconds
+_TRAIN_S, _SCORE_S = 5.5, 2.5  # processor seconds that tries of training and of scoring may take
+_SMALL_PARTS = (512, 2048)  # nodes of the first parts of a large batch; the last part is as large as the time allows
+_FASTER = 1.25  # a large part takes up to this factor longer than its nodes say, because its arrays leave the caches
+_MAPPED, _LEAST_MAPPED = (
+    32 << 20,
+    64 << 10,
+)  # bytes from which on glibc maps an array in any case; smallest such limit of a part
+_LINEAR, _BYTES_LINEAR = (
+    1.15,
+    1.5,
+)  # costs that grow by at most this power of the nodes count as linear: the rest is noise
 
 
 @dataclass(frozen=True)
@@ -31,6 +46,12 @@ class Tried:
     step_s: float  # training: forward, backward and update; scoring: forward only
     # For training: bytes of the largest step, without the model and the batch. For scoring: also with the batch and its drawing.
     work_bytes: int
+    scaled_from: int = 0  # nodes of the largest part that was computed; 0: whole batches were computed
+
+    @property
+    def source(self) -> str:
+        """Text that says what was computed."""
+        return f"scaled from {self.scaled_from:,} nodes" if self.scaled_from else f"{self.count} tried"
 
 
 def mean_of(tried: Sequence[Tried], weights: Sequence[float] | None = None) -> Tried:
@@ -48,20 +69,67 @@ def mean_of(tried: Sequence[Tried], weights: Sequence[float] | None = None) -> T
         draw_s=mean("draw_s"),
         step_s=mean("step_s"),
         work_bytes=max(entry.work_bytes for entry in tried),
+        scaled_from=max(entry.scaled_from for entry in tried),
     )
 
 
-def extrapolated(eighth: Tried, quarter: Tried) -> Tried:
-    """Estimates the cost of a whole batch from the costs of an eighth and a quarter of its nodes: doubling the nodes multiplies a cost by `ratio`.
+def scaled(sizes: Sequence[float], costs: Sequence[float], size: float, linear: float = _LINEAR) -> float:
+    """The cost at `size`, from the costs of the two largest sizes. Constant parts of a cost do not grow. A cost that grows by more than the power `linear` of its
+    size, like all pairs of nodes, goes on with its power, at most the second."""
+    if len(sizes) < 2:
+        return costs[-1] * size / sizes[-1]
+    (small, large), (first, last) = sizes[-2:], costs[-2:]
+    power = np.log(max(last, 1e-12) / max(first, 1e-12)) / np.log(large / small)
+    if power > linear:
+        return float(last * (size / large) ** min(power, 2.0))
+    return float(last + max(last - first, 0.0) * (size - large) / (large - small))
 
-    The ratio is 2 for costs that grow with the nodes and 4 for costs that grow with the edges inside a chunk. Measured ratios are clamped to that range.
-    """
-    whole = {}
-    for name in ("nodes", "edges", "num_bytes", "draw_s", "step_s", "work_bytes"):
-        small, large = getattr(eighth, name), getattr(quarter, name)
-        ratio = min(max(large / max(small, 1e-9), 2.0), 4.0)
-        whole[name] = type(large)(large * ratio**2)
-    return replace(quarter, **whole)
+
+class _Measured:
+    """Costs of parts of a batch of `whole` nodes, with ever more nodes."""
+
+    def __init__(self, work: Callable[[Any], None], saved: Callable[[Any], int], whole: int) -> None:
+        self._work, self._saved_of, self._whole = work, saved, whole
+        self.nodes: list[int] = []
+        self._seconds: list[float] = []
+        self._grown: list[int] = []
+        self._saved_per_node = 0.0
+
+    def add(self, part: Any, nodes: int) -> None:
+        if not self.nodes:
+            self._work(part)  # compiles kernels
+        # The C library maps each large array anew and returns it when it is freed. Arrays of a part are treated like those of the whole.
+        return_freed_blocks(max(_LEAST_MAPPED, _MAPPED * nodes // self._whole))
+        try:
+            seconds, grown = measured(self._work, part)
+        finally:
+            return_freed_blocks(_MAPPED)
+        self.nodes.append(nodes)
+        self._seconds.append(seconds)
+        self._grown.append(grown)
+        if len(self.nodes) <= len(_SMALL_PARTS):
+            self._saved_per_node = self._saved_of(part) / nodes
+
+    def seconds(self, nodes: float) -> float:
+        """Processor seconds of one computation with this many nodes."""
+        return scaled(self.nodes, self._seconds, nodes)
+
+    def num_bytes(self, nodes: float) -> int:
+        grown = scaled(self.nodes, self._grown, nodes, _BYTES_LINEAR)
+        return int(max(grown, self._saved_per_node * nodes))
+
+
+def measured(work: Callable[[Any], None], batch: Any) -> tuple[float, int]:
+    """Returns (processor seconds of the work, bytes by which it makes the process grow)."""
+    seconds: list[float] = []
+
+    def timed() -> None:
+        began = time.process_time()
+        work(batch)
+        seconds.append(time.process_time() - began)
+
+    grown = growth_bytes(timed) or 0
+    return seconds[0], grown
 
 
 @dataclass(frozen=True)
@@ -73,8 +141,11 @@ class Tries:
     complete: Callable[[Any], Any] = lambda batch: batch
     """Adds to a batch the columns that are not stored yet."""
 
-    def train(self, sampler: Sampler, task: Task) -> Tried:
-        """Times a training step on the last batch and on the first batch of an epoch, after a step that is not timed."""
+    def train(self, sampler: Sampler, task: Task, size: BatchSize | None = None) -> Tried:
+        """Measures a training step. Times the last batch and the first batch of an epoch, after a step that is not timed.
+
+        `size`: the sampler's batches are chunks of a batch of this size, and the result is the cost of this batch.
+        """
         model = self.model.train()
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
 
@@ -88,46 +159,120 @@ class Tries:
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
 
-        tried: list[Tried] = []
-        began = time.perf_counter()
-        with one_thread():
-            first = self._draw(sampler, 0)  # not timed: the first step compiles kernels
-            step(first)
-            work = max(saved_bytes(lambda: loss(first)), growth_bytes(lambda: loss(first).backward()) or 0)
-            optimizer.zero_grad(set_to_none=True)
-            # Times another batch before batch 0. A model that keeps the edges of the previous batch then saves time only if all batches have the same edges, as
-            # in the run.
-            for number in dict.fromkeys((sampler.num_batches - 1, 0)):
-                tried.append(self._try(sampler, number, step, self.data.target))
-                if time.perf_counter() - began > _ENOUGH_S:
-                    break
-        return replace(mean_of(tried), work_bytes=work)
+        def saved(batch: Any) -> int:
+            return saved_bytes(lambda: loss(batch))
 
-    def score(self, sampler: Sampler, predicted: Callable[[Any], torch.Tensor] | None = None) -> Tried:
-        """Runs the first batch through the model without gradients. `predicted`: batch -> one row per prediction, by default the batch's targets."""
+        with one_thread():
+            return self._measure(sampler, size, step, saved, _TRAIN_S, self.data.target)
+
+    def score(
+        self,
+        sampler: Sampler,
+        predicted: Callable[[Any], torch.Tensor] | None = None,
+        size: BatchSize | None = None,
+    ) -> Tried:
+        """Measures a pass of the first batch through the model without gradients. `predicted`: batch -> one row per prediction, by default the batch's targets.
+        `size`: see `train`."""
         self.model.eval()
-        tried: list[Tried] = []
 
         def passed(batch: Any) -> None:
             step_output(self.model(batch))
 
         with one_thread(), torch.no_grad():
-            grown = growth_bytes(lambda: tried.append(self._try(sampler, 0, passed, predicted or self.data.target)))
-        return replace(tried[0], work_bytes=grown or 0)
+            tried = self._measure(sampler, size, passed, lambda _: 0, _SCORE_S, predicted or self.data.target)
+        return replace(tried, work_bytes=tried.work_bytes + tried.num_bytes)
 
-    def _draw(self, sampler: Sampler, number: int) -> Any:
-        return self.complete(self.data.collate(sampler.sample(0, number)))
-
-    def _try(
-        self, sampler: Sampler, number: int, work: Callable[[Any], None], predicted: Callable[[Any], torch.Tensor]
+    def _measure(
+        self,
+        sampler: Sampler,
+        size: BatchSize | None,
+        work: Callable[[Any], None],
+        saved: Callable[[Any], int],
+        budget_s: float,
+        predicted: Callable[[Any], torch.Tensor],
     ) -> Tried:
-        started = time.process_time()
-        batch = self._draw(sampler, number)
-        drawn = time.process_time()
-        work(batch)
-        done = time.process_time()
+        until = time.process_time() + budget_s
+        batch, draw_s = self._draw(sampler, 0)
+        if draw_s < budget_s / 4:  # the first draw also loads kernels
+            batch, draw_s = self._draw(sampler, 0)
         nodes, edges = self.data.sizes(batch)
-        return Tried(1, nodes, edges, len(predicted(batch)), num_bytes_of(batch), drawn - started, done - drawn, 0)
+        tried = Tried(1, nodes, edges, len(predicted(batch)), num_bytes_of(batch), draw_s, 0.0, 0)
+        whole = BatchSize.of(batch) if size is None else size
+        parts = _Measured(work, saved, whole.nodes)
+        if cuts := can_cut(batch):
+            for count in _SMALL_PARTS:
+                if count < nodes:
+                    parts.add(part_of_size(batch, count, whole), count)
+        else:
+            for share, make in with_fewer_roots(sampler, self.data):
+                if parts.nodes and time.process_time() + parts.seconds(nodes / share) > until:
+                    break
+                part = self.complete(make())
+                parts.add(part, self.data.sizes(part)[0])
+        left = until - time.process_time()
+        if size is None and (not parts.nodes or 4 * _FASTER * parts.seconds(nodes) < left):
+            return self._whole(sampler, batch, tried, work, saved, until)
+        if cuts and parts.nodes:
+            affordable = int(parts.nodes[-1] * left / (_FASTER * max(parts.seconds(parts.nodes[-1]), 1e-6)))
+            if min(affordable, nodes) > parts.nodes[-1]:
+                count = min(affordable, nodes)
+                parts.add(part_of_size(batch, count, whole), count)
+        if not parts.nodes:
+            parts.add(batch, nodes)
+        per_node = whole.nodes / nodes
+        num_edges = sum(whole.edges.values())
+        return replace(
+            tried,
+            nodes=whole.nodes,
+            edges=num_edges,
+            roots=tried.roots * per_node,
+            num_bytes=int(tried.num_bytes * per_node + _EDGE_BYTES * max(0.0, num_edges - edges * per_node)),
+            draw_s=draw_s * per_node,
+            step_s=parts.seconds(whole.nodes),
+            work_bytes=parts.num_bytes(whole.nodes),
+            scaled_from=parts.nodes[-1] if parts.nodes[-1] < whole.nodes else 0,
+        )
+
+    def _whole(
+        self,
+        sampler: Sampler,
+        first: Any,
+        tried: Tried,
+        work: Callable[[Any], None],
+        saved: Callable[[Any], int],
+        until: float,
+    ) -> Tried:
+        """Computes whole batches."""
+        began = time.process_time()
+        work(first)  # compiles kernels
+        took_s = time.process_time() - began
+        if time.process_time() + took_s > until:
+            return replace(tried, step_s=took_s, work_bytes=saved(first))
+        _, grown = measured(work, first)
+        grown = max(grown, saved(first))
+        # Times another batch before batch 0. A model that keeps the edges of the previous batch then saves time only if all batches have the same edges, as
+        # in the run.
+        each = list[Tried]()
+        for number in dict.fromkeys((sampler.num_batches - 1, 0)):
+            batch, draw_s = (first, tried.draw_s) if number == 0 else self._draw(sampler, number)
+            began = time.process_time()
+            work(batch)
+            step_s = time.process_time() - began
+            nodes, edges = self.data.sizes(batch)
+            counts = {"nodes": nodes, "edges": edges, "num_bytes": num_bytes_of(batch)}
+            each.append(replace(tried, **counts, draw_s=draw_s, step_s=step_s, work_bytes=grown))
+            if time.process_time() + step_s > until:
+                break
+        return mean_of(each)
+
+    def _draw(self, sampler: Sampler, number: int) -> tuple[Any, float]:
+        """Returns a batch, and the processor seconds of drawing it."""
+        began = time.process_time()
+        batch = self.complete(self.data.collate(sampler.sample(0, number)))
+        return batch, time.process_time() - began
+
+
+_EDGE_BYTES = 4  # bytes of an edge in a batch
 
 
 @contextmanager

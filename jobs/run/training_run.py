@@ -40,6 +40,7 @@ from graphmill.jobs.cli.typed_commands import command_line, program_name
 from graphmill.jobs.config.config import RunConfig, RunOptions, read_saved, saved_tree
 from graphmill.jobs.config.reader import shown, to_tree
 from graphmill.jobs.machine.environment import describe_command, describe_environment
+from graphmill.jobs.records.promise import cost_of, kept_promise, promise_lines
 from graphmill.jobs.records.run_record import Run, read_run, stored_partitions
 from graphmill.jobs.records.trackers import tracked
 from graphmill.jobs.records.verdict import BASELINE_NAMES, end_of_run, judge, metric_of_one
@@ -331,6 +332,9 @@ def train_and_score(
             **_told_in_full(read_run(run_dir)),
             "wall_s": time.monotonic() - started_s,
         }
+        record, share = read_run(run_dir), summary["epochs"] / fit.epochs
+        summary |= kept_promise(config.run.promise, share, record, summary["workers"])
+        summary |= cost_of(config.run.price_per_hour, summary["wall_s"], record)
         run.write_summary(summary)
     return summary | {"has_report": run.has_report}
 
@@ -414,12 +418,13 @@ def print_end(summary: Mapping[str, Any], run_dir: RunStore) -> None:
     more = ["--fit.epochs", str(2 * summary["epochs"])]
     if "stopped_early" in summary:
         more += ["--fit.patience", "none"]
+    more_lines = "".join(f"{line}\n" for line in promise_lines(summary))
     report = f"report     {run_dir.below('report.html')}\n" if summary["has_report"] else ""
     print(
         f"\n{kept_line(summary)}, {summary['num_parameters']:,} parameters, "
         f"{counted(summary['workers'], 'worker')} on {summary['device']}{memory}\n"
         f"{speed} while training; waited for batches {summary['wait_share']:.1%} of it; "
-        f"trained for {summary['train_s']:.0f} s; this job took {summary['wall_s']:.0f} s\n\n"
+        f"trained for {summary['train_s']:.0f} s; this job took {summary['wall_s']:.0f} s\n{more_lines}\n"
         f"{report}predict    {command_line('predict', str(run_dir), run_dir.below('predictions'))}\n"
         f"continue   {command_line(job, '--run.resume', str(run_dir), *more)}"
     )

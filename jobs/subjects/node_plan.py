@@ -18,6 +18,7 @@ from graphmill.jobs.config.defaults import Setting, expected_facts, num_batches
 from graphmill.jobs.config.stored_columns import edge_weights, unread
 from graphmill.jobs.data.prepare_graph import how_to_make, not_there_yet
 from graphmill.jobs.machine.memory_check import available_bytes
+from graphmill.jobs.plan.batch_parts import BatchSize
 from graphmill.jobs.plan.cost_model import Rates, all_reduce_bytes
 from graphmill.jobs.plan.needs import Needs, requests_by_host, seen_needs
 from graphmill.jobs.plan.run_plan import Plan, duration
@@ -45,8 +46,8 @@ from graphmill.storage.graph import StoredGraph
 _GIGABIT = 1e9 / 8  # bytes per second
 _LINKS = (1, 10)  # Gb/s
 _MOST_POSITIONS = 16  # maximum number of positions in a step for which the plan counts the traffic of a batch
-_LONGEST_LOOK_S = 10.0  # maximum time for drawing batches, to count which rows of other hosts they need
-_SMALL = 5_000  # number of nodes; a batch with fewer nodes is tried as a whole
+_LONGEST_LOOK_S = 2.5  # maximum processor time for drawing batches, to count which rows of other hosts they need
+_CHUNK_NODES = 40_000  # a batch of all nodes is tried by a chunk of about this many of them
 
 
 def plan_nodes(plan: Plan, graph: NodeGraph, resolved: ResolvedRun, task: Task) -> None:
@@ -122,7 +123,7 @@ def _add_sampled(plan: Plan, graph: NodeGraph, resolved: ResolvedRun, task: Task
         evaluation,
         task,
         "links" if is_links else "roots",
-        _parts_of_whole(evaluation["valid"], graph.manifest.num_nodes),
+        _chunk_of(evaluation["valid"], graph.manifest),
     )
     if plan.hosts == 1:
         return
@@ -209,17 +210,21 @@ def _add_settings(
             plan.add("settings", line)
 
 
-def _parts_of_whole(valid: Any, num_nodes: int) -> list[RandomPartitionOptions]:
-    """Sampler options for an eighth and a quarter of a whole-graph scoring batch. Empty for small batches and for batches around roots."""
-    if isinstance(valid, FullGraphOptions):
-        valid = RandomPartitionOptions(
-            1, valid.root_splits, split_set=valid.split_set, shuffle=False, encodings=valid.encodings
+def _chunk_of(options: Any, manifest: Manifest) -> tuple[RandomPartitionOptions, BatchSize] | None:
+    """(sampler options for a chunk of a batch of all nodes, size of that batch). None for small batches and for batches around roots."""
+    if isinstance(options, FullGraphOptions):
+        options = RandomPartitionOptions(
+            1, options.root_splits, split_set=options.split_set, shuffle=False, encodings=options.encodings
         )
-    if not isinstance(valid, RandomPartitionOptions) or valid.num_chunks is None:
-        return []
-    if num_nodes < _SMALL * valid.num_chunks:
-        return []
-    return [replace(valid, num_chunks=times * valid.num_chunks) for times in (8, 4)]
+    if not isinstance(options, RandomPartitionOptions) or options.num_chunks is None:
+        return None
+    chunks = options.num_chunks  # an edge is in a chunk if both of its ends are
+    times = manifest.num_nodes // (chunks * _CHUNK_NODES)
+    if times < 2:
+        return None
+    relations = manifest.edge_types.items() if manifest.is_typed else [(None, manifest)]
+    edges = {relation: row.num_edges // chunks**2 for relation, row in relations}
+    return replace(options, num_chunks=times * chunks), BatchSize(manifest.num_nodes // chunks, edges)
 
 
 def _split_text(manifest: Manifest, config: RunConfig) -> str:
@@ -266,21 +271,29 @@ def _add_whole_graph(plan: Plan, graph: NodeGraph, resolved: ResolvedRun, task: 
         f"{size(sum(sum(of_kind.values()) for of_kind in sent))} sent by a worker in a step, and rows of nodes with neighbors on other workers",
     )
     plan.add_memory({"shard": needed})
-    if not graph.is_here or memory.worker_bytes(1) > available_bytes() // 2:
-        plan.add("time", "not tried: one process of this machine cannot hold the whole graph")
+    chunk = _chunk_of(resolved.training, manifest)
+    if not graph.is_here or (chunk is None and memory.worker_bytes(1) > available_bytes() // 2):
+        plan.add("time", "not tried: the graph is elsewhere, or one process of this machine cannot hold it")
         return
-    opened = WholeGraphData(StoredNodes.of(graph, verify=False), resolved.training, memory).open()
-    tries = Tries(opened, model)
 
     def kept(tried: Tried) -> Tried:
         """A worker's share of the time. Excludes the drawing, because a shard is drawn only once."""
         return replace(shared(tried, workers), draw_s=0.0)
 
-    tried = kept(tries.train(opened.sampler(resolved.training, 1), task))
-    passed = kept(tries.score(opened.sampler(resolved.evaluation["valid"], 1)))
-    scoring = Scoring(passed, 1, 0)
-    more = f"{scoring.text(plan, fit, 1)}; tried whole, by one process; {on_top(plan)}"
-    plan.add_time(tried, 1, fit.epochs, 1, more)
+    valid = resolved.evaluation["valid"]
+    if chunk is None:
+        opened = WholeGraphData(StoredNodes.of(graph, verify=False), resolved.training, memory).open()
+        tries = Tries(opened, model)
+        tried, passed = tries.train(opened.sampler(resolved.training, 1), task), tries.score(opened.sampler(valid, 1))
+    else:
+        data, of_valid = OpenNodes(whole_router(graph)), _chunk_of(valid, manifest)
+        assert of_valid is not None
+        tries = Tries(data, model)
+        tried = tries.train(data.sampler(chunk[0], 1), task, chunk[1])
+        passed = tries.score(data.sampler(of_valid[0], 1), size=of_valid[1])
+    scoring = Scoring(kept(passed), 1, 0)
+    more = f"{scoring.text(plan, fit, 1)}; tried by one process; {on_top(plan)}"
+    plan.add_time(kept(tried), 1, fit.epochs, 1, more, scoring.whole_s(plan, fit, 1))
 
 
 def plan_without_graph(plan: Plan, resolved: ResolvedRun, resources: Resources | None) -> None:

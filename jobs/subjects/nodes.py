@@ -179,9 +179,10 @@ class Nodes(Subject):
     @contextmanager
     def _serving(self, options: ServerOptions, workers: WorkerOptions) -> Iterator[Served]:
         from graphmill.cluster.data.served_nodes import ServedNodes
-        from graphmill.cluster.serving.partition_server import connect_any, server_group
+        from graphmill.cluster.serving.graph_service import shared_or_own
+        from graphmill.cluster.serving.partition_server import connect_any
 
-        with server_group(self.stored, options, partial(print, flush=True), workers) as group:
+        with shared_or_own(self.stored, options, partial(print, flush=True), workers) as group:
             servers, traffic = group.running(), Traffic(self.num_partitions)
             router = connect_any(servers, traffic.watch)
             renewed = lambda wait_s, say: ServedNodes(group.running(wait_s, say))  # noqa: E731

@@ -5,13 +5,15 @@ import os
 
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
+from fsspec.implementations.memory import MemoryFileSystem
 
 from graphmill.core.errors import FormatError
 from graphmill.storage.filesystem.filesystem_errors import one_line, one_line_errors
+from graphmill.storage.filesystem.retry import RepeatingFileSystem
 
 
 def split_url(url: str) -> tuple[fsspec.AbstractFileSystem, str]:
-    """Returns filesystem and path of an fsspec URL. A plain path is local, and is made absolute.
+    """Returns filesystem and path of an fsspec URL. A plain path is local, and is made absolute. A remote filesystem repeats its requests.
 
     Raises FormatError if the URL's protocol is unknown or its fsspec package is not installed.
     """
@@ -31,6 +33,8 @@ def split_url(url: str) -> tuple[fsspec.AbstractFileSystem, str]:
         ) from None
     # "x/../graph" must be the same path even if x does not exist.
     path = os.path.normpath(path) if is_local(filesystem) else str(path)
+    if not isinstance(filesystem, LocalFileSystem | MemoryFileSystem):
+        filesystem = RepeatingFileSystem(filesystem)
     return filesystem, path.rstrip("/")
 
 

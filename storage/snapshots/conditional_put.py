@@ -61,6 +61,6 @@ def _problem(filesystem: fsspec.AbstractFileSystem, folder: str) -> str | None:
 def _creates(filesystem: fsspec.AbstractFileSystem, path: str, content: bytes) -> bool:
     try:
         filesystem.pipe_file(path, content, mode="create")
-    except FileExistsError:
-        return False
+    except FileExistsError:  # this request may itself have created the file, if it was sent twice
+        return bool(filesystem.cat_file(path) == content)
     return True

@@ -4,7 +4,6 @@ import importlib
 import json
 import re
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -183,7 +182,7 @@ def test_scoring_is_in_the_plans_memory_and_time(plan, wide_graph):
     whole = mebibytes(told["memory"], "scoring")
     assert whole > 12_000 * (100 + 32) * 4 / 2**20  # features and states of one layer for all nodes at once
     assert whole > mebibytes(told["memory"], "activations")  # activations of a batch of 16 roots
-    assert re.search(r"a validation about .* \(one tried\), 3 of them and the final scores about", told["time"])
+    assert re.search(r"a validation about .* \(1 tried\), 3 of them and the final scores about", told["time"])
     assert "and scoring come on top" not in told["time"]
     # An evaluation in chunks takes less memory, and so does a sampled evaluation.
     chunks = plan("products_geco", "--data", wide_graph, "--model.width", "32", *flags, "--evaluation.chunks", "8")
@@ -194,25 +193,95 @@ def test_scoring_is_in_the_plans_memory_and_time(plan, wide_graph):
 
 @pytest.mark.long
 def test_a_whole_graph_too_large_to_try_is_scaled_from_parts_of_it(plan, wide_graph, monkeypatch):
-    from graphmill.jobs.plan import scoring_plan
+    from graphmill.jobs.plan import tries
+    from graphmill.jobs.subjects import node_plan
 
-    flags = ("--data", wide_graph, "--model.width", "32", "--sampler", "neighbor", "--sampler.fanouts", "2", "2", "2")
-    tried = plan("products_geco", *flags)
-    monkeypatch.setattr(scoring_plan, "available_bytes", lambda: 1000)
+    flags = ("--data", wide_graph, "--model.width", "32", "--sampler.num_chunks", "1", "--workers", "1")
+    whole = plan("products_geco", *flags)
+    assert "scaled" not in whole["time"]
+    monkeypatch.setattr(tries, "_TRAIN_S", 0.1)
+    monkeypatch.setattr(tries, "_SCORE_S", 0.05)
+    monkeypatch.setattr(node_plan, "_CHUNK_NODES", 3000)
     told = plan("products_geco", *flags)
-    assert "(scaled from a quarter of one)" in told["time"]
-    there, here = (mebibytes(one["memory"], "scoring") for one in (tried, told))
-    assert there / 2 < here < there * 10
+    assert len(re.findall(r"scaled from [\d,]+ nodes", told["time"])) == 2
+    for name in ("activations", "scoring"):
+        there, here = (mebibytes(one["memory"], name) for one in (whole, told))
+        assert there / 2 < here < there * 2, name
+    # The sizes of the batch are those of the whole batch, although it was not computed.
+    assert told["batch"].split(" (mean")[0] == whole["batch"].split(" (mean")[0]
 
 
-def test_a_part_of_a_batch_says_what_the_whole_costs():
-    from graphmill.jobs.plan.tries import Tried, extrapolated
+def test_parts_of_a_batch_say_what_the_whole_costs():
+    from graphmill.jobs.plan.tries import scaled
 
-    # Some costs grow with the number of nodes, some with its square, and some do not grow.
-    def part(nodes: int) -> Tried:
-        return Tried(1, nodes, nodes**2, 5, 8 * nodes, 0.25, 1e-3 * nodes, 3 * nodes**2)
+    assert scaled([100], [2.0], 400) == 8.0
+    assert scaled([100, 200], [1.0, 2.0], 800) == pytest.approx(8.0)
+    assert scaled([100, 200], [1.5, 2.0], 800) == pytest.approx(5.0)  # a constant part does not grow
+    assert scaled([100, 200], [1.0, 4.0], 800) == pytest.approx(64.0)  # all pairs of nodes
+    assert scaled([100, 200], [1.0, 16.0], 800) == pytest.approx(256.0)  # at most the second power
+    assert scaled([100, 200], [1.0, 2.05], 800) == pytest.approx(8.35)  # noise does not become a power
 
-    assert extrapolated(part(100), part(200)) == replace(part(800), draw_s=1.0)
+
+@pytest.mark.parametrize("is_typed", [False, True])
+def test_a_part_has_the_ratio_of_edges_to_nodes_of_the_whole(tmp_path, is_typed):
+    from graphmill.cluster.data.training_data import OpenNodes
+    from graphmill.jobs.plan.batch_parts import BatchSize, can_cut, part_of_size
+    from graphmill.samplers.access.typed_router import whole_router
+    from graphmill.samplers.vocabulary.options import NeighborOptions, RandomPartitionOptions, TypedNeighborOptions
+    from graphmill.storage.graph import PLAIN_OR_TYPED
+    from graphmill.storage.synthetic.mag_like import SyntheticMagOptions, synthetic_mag
+
+    source = synthetic_mag(SyntheticMagOptions(scale=0.0005)) if is_typed else SyntheticGraph(SyntheticOptions(600))
+    ingest(source, str(tmp_path / "graph"), IngestOptions(num_partitions=2))
+    data = OpenNodes(whole_router(open_graph(str(tmp_path / "graph"), kind=PLAIN_OR_TYPED)))
+    batch = data.collate(data.sampler(RandomPartitionOptions(1), 1).sample(0, 0))
+    assert can_cut(batch)
+    size = BatchSize.of(batch)
+    part = part_of_size(batch, batch.num_nodes // 4, size)
+    assert part.num_nodes == pytest.approx(batch.num_nodes / 4, rel=0.02)
+    assert part.num_edges == pytest.approx(batch.num_edges / 4, rel=0.02)
+    assert part.num_roots == pytest.approx(batch.num_roots / 4, rel=0.1, abs=1)
+    lists = part.edges.values() if is_typed else [part]
+    for relation, edges in zip(part.edges if is_typed else [None], lists, strict=True):
+        sources = len(part.nodes[relation.source]) if is_typed else part.num_nodes
+        targets = len(part.nodes[relation.target]) if is_typed else part.num_nodes
+        assert len(edges.indptr) == targets + 1
+        assert edges.indptr[-1] == len(edges.indices)
+        assert (edges.indices < sources).all()
+    neighbors = TypedNeighborOptions((3, 3)) if is_typed else NeighborOptions((3, 3))
+    assert not can_cut(data.collate(data.sampler(neighbors, 1).sample(0, 0)))  # its nodes lie in hops
+
+
+def test_a_run_is_held_to_the_promise_of_its_plan(plan, graph, tmp_path_factory):
+    """The plan prints an option and a cost. With the option, the run prints the promised figures beside its own, and keeps both in its summary."""
+    from graphmill.jobs import train_nodes
+    from tests.job_in_process import output_of
+
+    flags = [
+        "--data",
+        graph,
+        *SMALL,
+        "--fit.epochs",
+        "2",
+        "--workers.launcher",
+        "process",
+        "--run.price_per_hour",
+        "7200",
+    ]
+    told = plan("train_nodes", *flags)
+    option = re.match(r"(--run.promise ([\d.e+-]+) ([\d.e+-]+) ([\d.e+-]+)): ", told["promise"])
+    assert option is not None, told["promise"]
+    assert float(told["cost"].split()[1].rstrip(":")) == pytest.approx(2 * float(option[4]), rel=0.02, abs=0.01)
+    folder = tmp_path_factory.mktemp("held")
+    said = output_of(train_nodes.main, *flags, *option[1].split(), "--run.dir", "run", cwd=folder)
+    assert re.search(r"promised   [\d,]+ MiB a worker, [\d.e-]+ s of processor time a batch, .* \(--plan\)", said)
+    assert re.search(r"taken      [\d,]+ MiB a worker \([+-]\d+%\), .* s of processor time a batch \([+-]\d+%\)", said)
+    summary = json.loads((folder / "run" / "summary.json").read_text())
+    assert [pair[0] for pair in summary["promise"].values()] == pytest.approx(
+        [float(option[each]) for each in (2, 3, 4)]
+    )
+    assert all(taken > 0 for _, taken in summary["promise"].values())
+    assert summary["cost"] == pytest.approx(2 * summary["wall_s"])
 
 
 def test_scoring_in_chunks_is_planned_as_an_estimate(plan, graph):
