@@ -16,6 +16,7 @@ NAMES = (
     "planned",
     "script",
     "start",
+    "tables",
     "transport",
     "typed",
 )
