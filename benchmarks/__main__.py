@@ -19,6 +19,7 @@ NAMES = (
     "tables",
     "transport",
     "typed",
+    "weak",
 )
 
 

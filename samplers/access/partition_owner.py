@@ -201,7 +201,10 @@ class PartitionOwner:
         if partition.first_id is None:
             columns.append((partition.original_id, into.original_id))
         else:
-            into.original_id[position] = row + partition.first_id
+            if at is None:
+                np.add(row, partition.first_id, out=into.original_id)
+            else:
+                into.original_id[at] = row + partition.first_id
         if request.split_set is not None:
             columns.append((self._split(request.split_set), into.split))
         if request.feature and into.feature is not None:
