@@ -16,8 +16,10 @@ NAMES = (
     "planned",
     "script",
     "start",
+    "tables",
     "transport",
     "typed",
+    "weak",
 )
 
 

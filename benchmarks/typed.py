@@ -8,7 +8,8 @@ the reverse edges that PyG's example adds (`ToUndirected`), and 128 float32 feat
 --fanouts neighbors of every relation (10 and 10, as in PyG's example of ogbn-mag). Sampling is timed alone, and with the feature rows of all nodes.
 Graphmill reads memory maps, and also returns permanent ids, labels and splits. DGL 1.1.3 runs if --dgl-python is given; PyG with torch-sparse or
 pyg-lib runs if --pyg-python is given. Each of the two runs in its own interpreter and reads the same files into memory. You should see a table, also
-written to results.md and results.json under --out. Every figure is the best of --rounds rounds. Run nothing else at the same time.
+written to results.md and results.json under --out. All take turns: each of --rounds rounds measures Graphmill and the others. Every figure is the best
+of its rounds. Run nothing else at the same time; if other work runs, compare the CPU times of a batch.
 """
 
 import time
@@ -167,11 +168,14 @@ def peer_rows(config: BenchConfig, graph: "TypedGraph", sampler: "NeighborSample
 
 
 def measure(config: BenchConfig) -> Iterator[Row]:
-    """Measures all rows of the table, one after another."""
-    graph = prepare(config)
+    """Measures all rows of the table, by turns."""
+    graph, one_round = prepare(config), replace(config, rounds=1)
     samplers = our_samplers(config, graph)
-    yield from our_rows(config, samplers)
-    yield from peer_rows(config, graph, samplers[0])
+    rounds = [[*our_rows(one_round, samplers), *peer_rows(one_round, graph, samplers[0])] for _ in range(config.rounds)]
+    for same in zip(*rounds, strict=True):
+        best = max(same, key=lambda row: row.batches_per_s or 0)
+        cpu_ms = [row.cpu_ms for row in same if row.cpu_ms is not None]
+        yield best._replace(cpu_ms=min(cpu_ms, default=None))
 
 
 def main() -> None:

@@ -248,7 +248,8 @@ def build_source(config: IngestConfig, progress: "Progress") -> "GraphSource":
     if is_table(name):
         from graphmill.storage.importers.tables.edge_list import EdgeListGraph
 
-        return EdgeListGraph(name, config.edge_list, config.scratch)
+        # Ingestion's first steps need at most half of its memory, so a quarter is free for edges.
+        return EdgeListGraph(name, config.edge_list, config.scratch, config.memory_mib << 18)
     raise ConfigError(
         f"unknown source {name!r}: expected synthetic, ogbn-<name>, ogbl-<name>, triples:<folder>, a public set (docs/guides/data_sets.md), a .npz file, a table of edges ending in {ENDINGS_SAID} or .mtx, a folder of such; for several types of nodes tables named in a .yaml file, ogbn-mag or synthetic-mag; or for molecules "
         "embedded, pcqm4mv2 or smiles:<file>"

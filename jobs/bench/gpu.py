@@ -305,17 +305,22 @@ def steps(config: GpuConfig, say: Callable[[str], None]) -> list[Step]:
 
 
 def earlier_results(config: GpuConfig) -> dict[str, list[Result]]:
-    """The results by step that --out has from an earlier call. Raises ConfigError if that call had other options."""
+    """The results by step that --out has from an earlier call. Raises ConfigError if that call had other options, or was of a version without steps."""
     where = config.out / "results.json"
     if not config.minutes or not where.exists():
         return {}
     body = parse_object(where.read_bytes(), str(where))
     plain = json.loads(json.dumps(asdict(replace(config, minutes=0.0)), default=str))
+    of_steps = body.get("steps")
+    if not isinstance(of_steps, dict) or any(set(r) != set(Result._fields) for rows in of_steps.values() for r in rows):
+        raise ConfigError(
+            f"out: expected results by step, got those of another version of this measurement in {config.out}; set --out"
+        )
     if {**body["config"], "minutes": 0.0} != plain:
         raise ConfigError(
             f"out: expected results of a call with the same options, got others in {config.out}; set --out"
         )
-    return {name: [Result(**row) for row in rows] for name, rows in body["steps"].items()}
+    return {name: [Result(**row) for row in rows] for name, rows in of_steps.items()}
 
 
 def bench(config: GpuConfig, say: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> list[Result]:
@@ -340,7 +345,9 @@ def bench(config: GpuConfig, say: Callable[[str], None], clock: Callable[[], flo
         text = _text(config, done)
         written = {name: [r._asdict() for r in rows] for name, rows in done.items()}
         keep(config.out, config, text, steps=written)
-    say(text or "no step was run")
+    if not text:
+        say("no step was run: " + ("the minutes are too few for the first" if left else "--out has the results of all"))
+    say(text or _text(config, done))
     if left:
         say(f"left for the next call with the same options: {'; '.join(left)}")
     return [result for rows in done.values() for result in rows]

@@ -13,10 +13,13 @@ use the same batches of roots:
 - PyG, if --pyg-python names an interpreter that has torch-sparse
 - Graphmill's sampler over partition servers, in process and with every answer from a server
 
-Prints a table and writes it to results.md and results.json under --out. Every figure is the best of --rounds rounds. Run nothing else at the same time.
+The sampler, the loop, the gather and the peers take turns: each of --rounds rounds measures all of them. Every figure is the best of its rounds, and a share
+is the median. Prints a table and writes it to results.md and results.json under --out. Run nothing else at the same time; if other work runs, compare
+the CPU times of a batch.
 """
 
-from collections.abc import Iterator
+import statistics
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -94,6 +97,16 @@ def prepare(config: BenchConfig, nodes: int, partitions: int) -> "StoredGraph":
     return prepare_graph(options, kind=StoredGraph)
 
 
+def best_rows(rounds: Sequence[Sequence[Row]]) -> list[Row]:
+    """Merges the rows of several rounds, which have the same names: the row with the highest value, or the median of shares."""
+    merged = []
+    for same in zip(*rounds, strict=True):
+        best = max(same, key=lambda row: row.value or 0)
+        is_share = best.unit == "%" and best.value is not None
+        merged.append(best._replace(value=statistics.median(row.value or 0 for row in same)) if is_share else best)
+    return merged
+
+
 def our_rows(config: BenchConfig, graph: "StoredGraph", effort: "Effort", options: "NeighborOptions") -> Iterator[Row]:
     """Measures Graphmill's sampler, the loop of the same reads, and Node2Subgraph."""
     from graphmill.jobs.bench.sampling_measures import batch_roots, time_reads, time_sampler, time_subgraphs
@@ -105,7 +118,8 @@ def our_rows(config: BenchConfig, graph: "StoredGraph", effort: "Effort", option
         rate = time_sampler(router, replace(options, edge_columns=("id",)), threads, effort)
         note = f"{rate.edges_per_batch:,.0f} edges and {rate.nodes_per_batch:,.0f} nodes a batch"
         yield Row(f"ours: sampling, edge ids, relabelling; {threads} threads", rate.sampling / 1e6, "M edges/s", note)
-        yield Row(f"ours: the same and rows of ids, labels, splits; {threads} threads", rate.whole / 1e6, "M edges/s")
+        what = f"ours: the same and rows of ids, labels, splits; {threads} threads"
+        yield Row(what, rate.whole / 1e6, "M edges/s", f"{rate.cpu_ms:.1f} ms CPU a batch")
         limit = time_reads(graph, roots, config.fanouts, threads, effort.rounds)
         yield Row(f"limit: the same reads alone; {threads} threads", limit / 1e6, "M edges/s")
         yield Row(f"share of the limit; {threads} threads", 100 * rate.sampling / limit, "%", "target 50")
@@ -160,7 +174,12 @@ def peer_rows(config: BenchConfig, graph: "StoredGraph", options: "NeighborOptio
         return {"folder": str(folder)}
 
     for what, value, unit, note in peer_process.peer_rows(config, "--nodes", write_inputs):
-        yield Row(what, value.edges_per_s if isinstance(value, Rates) else value, unit, note)
+        if isinstance(value, Rates):
+            # Worker processes have CPU time of their own, which this figure does not have.
+            cpu = "" if "worker processes" in what else f"; {value.cpu_ms:.1f} ms CPU a batch"
+            yield Row(what, value.edges_per_s, unit, note + cpu)
+        else:
+            yield Row(what, value, unit, note)
 
 
 def remote_rows(config: BenchConfig, effort: "Effort", options: "NeighborOptions") -> Iterator[Row]:
@@ -232,9 +251,16 @@ def measure(config: BenchConfig) -> Iterator[Row]:
     options = NeighborOptions(fanouts=config.fanouts, batch_size=config.batch_size, features=False)
     graph = prepare(config, config.nodes, 1)
     yield Row("graph", graph.manifest.num_edges / 1e6, "M edges", f"{graph.manifest.num_nodes:,} nodes")
-    yield from our_rows(config, graph, effort, options)
-    yield from gather_rows(config, graph)
-    yield from peer_rows(config, graph, options)
+    one_round, of_one = replace(config, rounds=1), replace(effort, rounds=1)
+    rounds = [
+        [
+            *our_rows(one_round, graph, of_one, options),
+            *gather_rows(one_round, graph),
+            *peer_rows(one_round, graph, options),
+        ]
+        for _ in range(config.rounds)
+    ]
+    yield from best_rows(rounds)
     yield from size_rows(config, effort, options)
     yield from wait_rows(config, graph)
     if config.remote:

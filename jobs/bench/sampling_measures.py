@@ -47,6 +47,7 @@ class SamplerRate(NamedTuple):
     sampling: float  # drawing and relabelling, without fetching rows (permanent ids, labels, splits)
     edges_per_batch: float
     nodes_per_batch: float
+    cpu_ms: float  # CPU time of a batch, with its rows
 
 
 def rounds_of(
@@ -73,17 +74,20 @@ def time_sampler(router: Router, options: NeighborOptions, threads: int, effort:
     """Samples the batches of epoch 0 with `threads` threads. Every output array is fresh."""
     sampler = NeighborSampler(router, options)
 
-    def sample(number: int) -> tuple[int, int, float]:
+    def sample(number: int) -> tuple[int, int, float, float]:
+        began_s = time.thread_time()
         with listen(StageClock()) as clock:
             batch = sampler.sample(0, number)
         clock.enter("done")
-        return batch.num_edges, batch.num_nodes, sum(clock.seconds.values()) - clock.seconds.get("fetch", 0.0)
+        sampling_s = sum(clock.seconds.values()) - clock.seconds.get("fetch", 0.0)
+        return batch.num_edges, batch.num_nodes, sampling_s, time.thread_time() - began_s
 
     rounds = rounds_of(sample, *_numbers(effort, threads, sampler.num_batches), threads, effort.rounds)
     count, done = effort.batches, rounds[0][1]
-    edges, nodes, _ = (sum(column) for column in zip(*done, strict=True))
-    sampling = max(edges / sum(busy for _, _, busy in done) * threads for _, done in rounds)
-    return SamplerRate(max(edges / s for s, _ in rounds), sampling, edges / count, nodes / count)
+    edges, nodes, *_ = (sum(column) for column in zip(*done, strict=True))
+    sampling = max(edges / sum(busy for _, _, busy, _ in done) * threads for _, done in rounds)
+    cpu_ms = 1e3 * min(sum(cpu_s for *_, cpu_s in done) for _, done in rounds) / count
+    return SamplerRate(max(edges / s for s, _ in rounds), sampling, edges / count, nodes / count, cpu_ms)
 
 
 def batch_roots(graph: StoredGraph, options: NeighborOptions, count: int) -> list[np.ndarray]:

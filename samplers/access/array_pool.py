@@ -8,25 +8,14 @@ import math
 import queue
 import threading
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import numpy as np
 
+from graphmill.core.process_memory import keep_freed_memory
+
 _LEAST_BYTES = 1 << 20  # smaller arrays: the allocator itself reuses their memory, see `keep_freed_memory`
-_KEPT_BY_GLIBC = (1 << 25) - (1 << 13)  # just below 32 MiB: glibc moves its thresholds only for blocks up to 32 MiB
 _STEPS_PER_DOUBLING = 8  # sizes are rounded up by at most 1/8, so that batches of similar size share blocks
-
-
-@cache
-def keep_freed_memory() -> None:
-    """Makes glibc's allocator keep up to 64 MiB of freed memory per arena for later arrays. Without glibc the function does nothing.
-
-    By default glibc may return the memory of small arrays to the system whenever a batch is dropped. The next batch then takes one page fault per
-    4 KiB. When a mapped block is freed, glibc raises two thresholds: the mmap threshold to the block's size (up to 32 MiB), and the trim threshold to twice
-    that size (up to 64 MiB). A user can fix both (mallopt(3), M_MMAP_THRESHOLD). This function allocates and frees one such block without touching its memory.
-    """
-    np.empty(_KEPT_BY_GLIBC, np.uint8)
 
 
 class ArrayPool:

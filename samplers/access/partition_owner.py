@@ -40,6 +40,7 @@ from graphmill.samplers.vocabulary.messages import (
     NodeRows,
     PartReplies,
     PartReply,
+    PartRequest,
     Reply,
     Request,
     SampleForBatches,
@@ -56,6 +57,7 @@ from graphmill.storage.format.encoding_names import encoding_columns, split_enco
 from graphmill.storage.graph import Partition, StoredGraph, TypedGraph
 
 _LISTED = 20  # most parts that a message names
+_MAX_READS = 16  # most parts of a message that are read from an object store at the same time
 
 
 class PartitionOwner:
@@ -199,7 +201,10 @@ class PartitionOwner:
         if partition.first_id is None:
             columns.append((partition.original_id, into.original_id))
         else:
-            into.original_id[position] = row + partition.first_id
+            if at is None:
+                np.add(row, partition.first_id, out=into.original_id)
+            else:
+                into.original_id[at] = row + partition.first_id
         if request.split_set is not None:
             columns.append((self._split(request.split_set), into.split))
         if request.feature and into.feature is not None:
@@ -213,6 +218,11 @@ class PartitionOwner:
         if into.encoding is not None:
             for encoded, columns_out in self._encoding_slices(request.encodings, into.encoding):
                 place_rows(encoded, row, at, columns_out)
+
+    @property
+    def reads_ranges(self) -> bool:
+        """Whether rows of features are on an object store, and are read by ranges when they are requested."""
+        return self._partition.feature_on_store is not None
 
     @property
     def feature_bytes(self) -> int:
@@ -322,7 +332,8 @@ _kind_of_answer = PartitionOwner.__dict__["_answer"].dispatcher.dispatch
 
 
 class PartsOwner:
-    """The owner of several parts: a `PartitionOwner` for each part (`part_name`). One message may hold requests to several of them."""
+    """The owner of several parts: a `PartitionOwner` for each part (`part_name`). One message may hold requests to several of them. Threads read the rows of
+    parts whose rows are on an object store at the same time, because each read waits for the store."""
 
     def __init__(self, parts: Mapping[str, PartitionOwner]) -> None:
         self._parts = dict(parts)
@@ -331,15 +342,20 @@ class PartsOwner:
         """The replies of the parts. Raises ConfigError for a part that it does not have, and any error of a part's owner."""
         if not isinstance(request, ForParts) or len(request.parts) != len(request.requests):
             raise ConfigError(f"expected requests to parts, one for each part, got {type(request).__name__}")
-        replies: list[PartReply] = []
-        for name, own in zip(request.parts, request.requests, strict=True):
+        asked = list(zip(request.parts, request.requests, strict=True))
+        for name, _ in asked:
             if name not in self._parts:
                 few = ", ".join([*self._parts][:_LISTED]) + (" …" if len(self._parts) > _LISTED else "")
                 raise ConfigError(f"expected a part that this server has ({few}), got {name!r}")
-            reply = self._parts[name].answer(own)
-            assert not isinstance(reply, PartReplies)
-            replies.append(reply)
-        return PartReplies(tuple(replies))
+
+        def reply(one: tuple[str, PartRequest]) -> PartReply:
+            replied = self._parts[one[0]].answer(one[1])
+            assert not isinstance(replied, PartReplies)
+            return replied
+
+        num_reads = sum(isinstance(own, FetchRows) and self._parts[name].reads_ranges for name, own in asked)
+        num_threads = min(num_reads, _MAX_READS) if num_reads > 1 else 0
+        return PartReplies(tuple(ordered_map(reply, asked, num_threads)))
 
 
 def open_parts(graph: StoredGraph | TypedGraph, partitions: Sequence[int], *, verify: bool = False) -> PartsOwner:

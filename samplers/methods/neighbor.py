@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 
-from graphmill.core.offsets import pointers
 from graphmill.samplers.access.router import EDGE_COLUMNS, Columns, Question, Router, ascending_nodes, ask
 from graphmill.samplers.access.typed_router import TypedRouter
 from graphmill.samplers.batches.recency import ages_of_copies, encode_ages
@@ -336,13 +335,16 @@ class _Edges:
     @classmethod
     def of(cls, lists: Sequence[NeighborLists], sources: Sequence[np.ndarray]) -> "_Edges":
         columns = {name: join_columns([getattr(each, name) for each in lists]) for name in EDGE_COLUMNS}
-        count = np.concatenate([each.count for each in lists]).astype(np.int32)
+        count = np.concatenate([each.count for each in lists], dtype=np.int32, casting="same_kind")
         return cls(count, np.concatenate(sources), columns)
 
     def indptr(self, num_nodes: int) -> np.ndarray:
-        count = np.zeros(num_nodes, np.int64)
-        count[: len(self.count)] = self.count
-        return pointers(count)
+        """int64 [num_nodes + 1]. The nodes after those of `count` have no edges."""
+        ends = np.empty(num_nodes + 1, np.int64)
+        ends[0], num_counted = 0, len(self.count)
+        np.cumsum(self.count, out=ends[1 : num_counted + 1])
+        ends[num_counted + 1 :] = ends[num_counted]
+        return ends
 
 
 def _reached(name: str, edges: Mapping[Relation, _Edges]) -> tuple[np.ndarray, np.ndarray]:

@@ -192,13 +192,13 @@ class EdgeBuckets:
         # Imported here because numba is slow to import, and opening a graph does not need it.
         from graphmill.storage.external_sort.bucket_kernels import group_by_bucket
 
-        dst = id_of_row[edges.dst]
-        count = len(dst)
+        count = len(edges.dst)
         columns = {name: np.empty(count, self._columns[name][0]) for name in ("dst", "src")}
         others = self._columns.keys() - columns.keys()
         order = np.empty(count if others else 0, np.int32)
-        bucket_of = np.empty(count, np.uint32)
-        ends = group_by_bucket(dst, edges.src, self._bounds, bucket_of, columns["dst"], columns["src"], order)
+        scratch = np.empty(count, id_of_row.dtype), np.empty(count, np.uint32)
+        grouped = columns["dst"], columns["src"], order
+        ends = group_by_bucket(edges.dst, edges.src, id_of_row, self._bounds, *scratch, *grouped)
         for name in others:
             columns[name] = np.ascontiguousarray(edges.columns[name][order], dtype=self._columns[name][0])
         return GroupedEdges(columns, ends.tolist())
@@ -274,18 +274,38 @@ class EdgeBuckets:
     def _column(self, bucket: int, name: str, *, whole: bool = False) -> np.ndarray:
         """A column of the bucket's records, in the order in which they were appended. `whole`: all of it will be read."""
         of, dim = self._columns[name]
-        if not self._is_on_disk or not self._num_spilled[bucket]:
+        if self._is_in_memory(bucket):
             return np.concatenate([np.empty(_shape(0, dim), of), *self._held_parts(bucket, name)])
         # The file is read instead of mapped because page faults cost more time than the copy.
         path = self._paths[bucket][name]
         return np.fromfile(path, of).reshape(_shape(-1, dim)) if whole else _mapped_column(path, of, dim)
 
-    def _read(self, piece: _Piece) -> dict[str, np.ndarray]:
-        """The columns of a piece, in the order in which they were spilled."""
-        if piece.whole:
-            return {name: self._column(piece.bucket, name, whole=True) for name in self._columns}
-        chosen = self._positions(self._column(piece.bucket, "dst"), piece.low, piece.high)
-        return {name: np.asarray(self._column(piece.bucket, name)[chosen]) for name in self._columns}
+    def _is_in_memory(self, bucket: int) -> bool:
+        return not self._is_on_disk or not self._num_spilled[bucket]
+
+    def _read(self, piece: _Piece) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """The keys and the other columns of a piece, in the order in which the edges were spilled."""
+        if not piece.whole:
+            chosen = self._positions(self._column(piece.bucket, "dst"), piece.low, piece.high)
+            columns = {name: np.asarray(self._column(piece.bucket, name)[chosen]) for name in self._columns}
+            return self._keys(piece, [columns.pop("dst")], [columns.pop("src")]), columns
+        others = self._columns.keys() - {"dst", "src"}
+        dst, src = (self._parts(piece.bucket, name) for name in ("dst", "src"))
+        return self._keys(piece, dst, src), {name: self._column(piece.bucket, name, whole=True) for name in others}
+
+    def _parts(self, bucket: int, name: str) -> list[np.ndarray]:
+        """A column of the bucket, in one or more arrays."""
+        is_held = self._is_in_memory(bucket)
+        return self._held_parts(bucket, name) if is_held else [self._column(bucket, name, whole=True)]
+
+    def _keys(self, piece: _Piece, dst: list[np.ndarray], src: list[np.ndarray]) -> np.ndarray:
+        from graphmill.storage.external_sort.bucket_kernels import pack_keys
+
+        key, done = np.empty(sum(map(len, dst)), np.int64), 0
+        for some_dst, some_src in zip(dst, src, strict=True):
+            pack_keys(some_dst, some_src, piece.low, self._row_bits, key[done : done + len(some_dst)])
+            done += len(some_dst)
+        return key
 
     def _ranges(self, dst: np.ndarray, low: int, high: int) -> list[tuple[int, int]]:
         """Cuts [low, high) into ranges of destinations with at most about max_records edges each (a single node may have more). Keys of a range fit into
@@ -316,26 +336,22 @@ class EdgeBuckets:
             ]
         )
 
-    def _sort(self, piece: _Piece, drop_duplicates: bool, sum_columns: bool) -> Bucket:
-        from graphmill.storage.external_sort.bucket_kernels import pack_keys
+    def _num_key_bits(self, piece: _Piece) -> int:
+        return self._row_bits + (piece.high - piece.low).bit_length()
 
-        extras = self._read(piece)
-        dst, src = extras.pop("dst"), extras.pop("src")
-        key = np.empty(len(dst), np.int64)
-        pack_keys(dst, src, piece.low, self._row_bits, key)
-        del dst, src
+    def _sort(self, piece: _Piece, drop_duplicates: bool, sum_columns: bool) -> Bucket:
+        key, extras = self._read(piece)
         if not extras:
-            key.sort()
+            key, _ = _sorted(key, self._num_key_bits(piece), with_order=False)
             if drop_duplicates:
                 key = key[np.concatenate([[True], np.diff(key) != 0])] if len(key) else key
         else:
             time = extras.get("time")
             if time is None:
-                order = np.argsort(key, kind="stable")
+                key, order = _sorted(key, self._num_key_bits(piece), with_order=True)
             else:
                 order = np.lexsort((key, time, key >> self._row_bits))
-                time = time[order]
-            key = key[order]
+                key, time = key[order], time[order]
             first, kept = order[:0], order
             if drop_duplicates and len(key):
                 first = np.flatnonzero(~is_repeated(key, time))
@@ -345,6 +361,17 @@ class EdgeBuckets:
                 name: _sums(column[order], first) if name in summed else column[kept] for name, column in extras.items()
             }
         return Bucket(key, piece.low, piece.high - piece.low, self._row_bits, extras)
+
+
+def _sorted(key: np.ndarray, num_bits: int, *, with_order: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the keys in ascending order, and their former positions (empty without `with_order`). Writes to `key`."""
+    from graphmill.storage.external_sort.bucket_kernels import sort_keys
+
+    count = len(key) if with_order else 0
+    keys = key, np.empty_like(key)
+    order, other_order = (np.empty(count, np.int32 if count < 2**31 else np.int64) for _ in keys)
+    chosen = sort_keys(*keys, order, other_order, num_bits)
+    return keys[chosen], (order, other_order)[chosen]
 
 
 def is_repeated(key: np.ndarray, time: np.ndarray | None) -> np.ndarray:

@@ -17,6 +17,7 @@ from dataclasses import replace
 import numpy as np
 
 from graphmill.core.errors import FormatError
+from graphmill.core.process_memory import keep_freed_memory
 from graphmill.storage.filesystem.urls import split_url
 from graphmill.storage.format.arrow_files import write_batch
 from graphmill.storage.format.manifest import (
@@ -62,6 +63,7 @@ def ingest(
     graph, ConflictError if another writer published in the meantime, FormatError if writing fails. After an error `url` has the same content as before.
     """
     options, plain = options or IngestOptions(), None
+    keep_freed_memory()  # each chunk of edges takes the memory of the one before it
     source = plain_source(with_drawn_splits(source, options) if isinstance(source, TypedSource) else source)
     if isinstance(source, TypedSource):
         check_typed(with_reverse_relations(source) if options.undirected else source, options)

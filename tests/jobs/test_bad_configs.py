@@ -277,6 +277,8 @@ ROWS = (
     Row("benchmarks.typed", "--scale 0", ("scale", "0", "--scale")),
     Row("benchmarks.planned", "--steps 0", ("steps", "at least 1", "0", "--steps")),
     Row("benchmarks.transport", "--rounds 0", ("rounds", "at least 1", "0", "--rounds")),
+    Row("benchmarks.weak", "--graph {graph} --workers 0", ("workers", "at least 1", "0", "--workers")),
+    Row("benchmarks.tables", "--edges 399", ("edges", "at least 400", "399", "--edges")),
     Row("replay", "{missing}", ("missing", "config.json")),
     Row("replay", "{begun} --epoch -1", ("epoch", "at least 0", "-1", "--epoch")),
     Row("bench.gpu", "--rows speed lunch", ("rows", "lunch", "--rows"), 2),

@@ -71,10 +71,18 @@ def test_steps_that_fit_run_in_order_and_a_second_call_runs_the_next(tmp_path, m
     assert ran[2:] == ["long"]
     longer = replace(config, minutes=2.0)
     assert len(bench(longer, said.append, lambda: now[0])) == 4
+    said.clear()
     assert len(bench(longer, said.append, lambda: now[0])) == 4
+    assert said[0] == "no step was run: --out has the results of all"
+    assert "| last |  | 10 s |  |" in said[1]  # the table of the earlier calls
     assert ran == ["first", "short", "long", "last"]
     with pytest.raises(ConfigError, match="same options"):
         bench(replace(longer, nodes=7), said.append)
+    written = json.loads((tmp_path / "results.json").read_text())
+    for of_steps in (None, {"first": [{"what": "first"}]}):
+        (tmp_path / "results.json").write_text(json.dumps({**written, "steps": of_steps}))
+        with pytest.raises(ConfigError, match="another version of this measurement"):
+            bench(longer, said.append)
 
 
 def test_a_wrong_model_and_a_wrong_mask_are_seen(monkeypatch):

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphmill.core.counter_random import Permutation, hash_counters, unit_interval
-from graphmill.storage.external_sort.bucket_kernels import group_by_bucket, renumber
+from graphmill.storage.external_sort.bucket_kernels import group_by_bucket, renumber, sort_keys
 from graphmill.storage.external_sort.edge_buckets import (
     EdgeBuckets,
     SortedEdges,
@@ -30,19 +30,37 @@ def test_grouping_is_a_stable_sort_by_bucket(data: st.DataObject) -> None:
     inner = data.draw(st.lists(st.integers(0, largest), max_size=9))
     bounds = np.array(sorted([0, *inner, largest]), np.int64)  # buckets may be empty
     ids = data.draw(st.lists(st.integers(0, largest - 1), max_size=60))
-    dst = np.array(ids, np.int64 if largest > 2**31 else np.int32)
-    src = np.arange(len(ids)) + largest // 2
-    order, bucket_of = np.empty(len(ids), np.int32), np.empty(len(ids), np.uint32)
+    id_of_row = np.array(ids, np.int64 if largest > 2**31 else np.int32)
+    row = np.random.default_rng(len(ids)).integers(0, max(1, len(ids)), len(ids))
+    dst, src = id_of_row[row], np.arange(len(ids)) + largest // 2
+    order = np.empty(len(ids), np.int32)
     by_dst, by_src = np.empty_like(dst), np.empty_like(dst)
-    ends = group_by_bucket(dst, src, bounds, bucket_of, by_dst, by_src, order)
+    scratch = np.empty_like(dst), np.empty(len(ids), np.uint32)
+    ends = group_by_bucket(row, src, id_of_row, bounds, *scratch, by_dst, by_src, order)
     bucket = np.searchsorted(bounds, dst, side="right") - 1
     assert order.tolist() == np.argsort(bucket, kind="stable").tolist()
     assert by_dst.tolist() == dst[order].tolist()
     assert by_src.tolist() == src[order].tolist()
     again = np.empty_like(dst)
-    group_by_bucket(dst, src, bounds, bucket_of, again, by_src, np.empty(0, np.int32))
+    group_by_bucket(row, src, id_of_row, bounds, *scratch, again, by_src, np.empty(0, np.int32))
     assert again.tolist() == by_dst.tolist()
     assert ends.tolist() == np.cumsum(np.bincount(bucket, minlength=len(bounds) - 1)).tolist()
+
+
+@given(st.integers(1, 63), st.integers(0, 3000), st.integers(0, 2**32 - 1))
+def test_keys_are_sorted_and_equal_keys_keep_their_order(num_bits: int, count: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    key = rng.integers(0, 2**num_bits, count) >> rng.integers(0, num_bits)  # also few different keys
+    order = np.argsort(key, kind="stable")
+    keys = key.copy(), np.empty_like(key)
+    orders = np.empty(count, np.int32), np.empty(count, np.int32)
+    chosen = sort_keys(*keys, *orders, num_bits)
+    assert keys[chosen].tolist() == key[order].tolist()
+    assert orders[chosen].tolist() == order.tolist()
+    nothing = np.empty(0, np.int32)
+    keys = key.copy(), np.empty_like(key)
+    chosen = sort_keys(*keys, nothing, nothing, num_bits)
+    assert keys[chosen].tolist() == key[order].tolist()
 
 
 def test_a_bucket_of_four_billion_ids_sorts(tmp_path: Path) -> None:
@@ -61,11 +79,8 @@ def test_a_bucket_of_four_billion_ids_sorts(tmp_path: Path) -> None:
     dst[::3] = dst[0]  # one destination has many sources
     edge_id = np.arange(500) + 2**33  # these edges come after 2^33 other edges of the source
 
-    class Identity:  # the map of new ids, without its 64 GB
-        def __getitem__(self, row: np.ndarray) -> np.ndarray:
-            return row
-
-    buckets.append(buckets.group(SpilledEdges(src, dst, {"edge_id": edge_id}), Identity()))  # type: ignore[arg-type]
+    # Only the first 500 rows of the map of new ids, because all would take 64 GB.
+    buckets.append(buckets.group(SpilledEdges(src, np.arange(500), {"edge_id": edge_id}), id_of_row=dst))
     found: list[tuple[int, int, int]] = []
     for _, bucket in buckets.sorted_buckets(drop_duplicates=False, then=lambda bucket: bucket):
         ends = (bucket.key >> bucket.row_bits) + bucket.low, bucket.key & ((1 << bucket.row_bits) - 1)

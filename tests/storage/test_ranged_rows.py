@@ -21,10 +21,12 @@ from hypothesis import strategies as st
 
 from graphmill.core import daemon_threads as background
 from graphmill.core.errors import ConfigError, DeadlineError, FormatError
+from graphmill.samplers.access.partition_owner import open_parts
 from graphmill.samplers.access.router import local_router
 from graphmill.samplers.access.traffic import Traffic
 from graphmill.samplers.loading.loader import Loader
 from graphmill.samplers.methods.neighbor import NeighborSampler
+from graphmill.samplers.vocabulary.messages import FetchRows, ForParts, part_name
 from graphmill.samplers.vocabulary.options import LoaderOptions, NeighborOptions
 from graphmill.storage import range_reads as ranged_rows
 from graphmill.storage.filesystem.urls import split_url
@@ -163,6 +165,19 @@ def test_several_ranges_of_a_slow_store_are_in_flight(graph, store):
     assert store.num_ranges - before == len(row)
     assert 2 <= store.most_at_once <= ranged_rows.IN_FLIGHT
     np.testing.assert_array_equal(got, graph.partition(0).feature[row])
+
+
+def test_a_message_to_several_parts_reads_their_rows_at_the_same_time(graph, store):
+    parts = open_parts(graph.features_by_range().pin().open(), [0, 1, 2])
+    firsts = graph.offsets[:3]
+    request = ForParts(
+        tuple(part_name(index, "") for index in range(3)), tuple(FetchRows(np.array([first])) for first in firsts)
+    )
+    store.wait_s, store.most_at_once = 0.2, 0
+    replies = parts.answer(request).replies  # one range of each part
+    assert store.most_at_once == 3
+    for index, reply in enumerate(replies):
+        np.testing.assert_array_equal(reply.feature, graph.partition(index).feature[:1])
 
 
 def test_readers_of_all_calls_are_bounded_and_come_back(graph, store, monkeypatch):

@@ -52,6 +52,12 @@ class RawEdges:
     def __len__(self) -> int:
         return len(self.src)
 
+    @property
+    def num_bytes(self) -> int:
+        """Most memory that these edges hold, if their ends are numbers. Counted twice, because `where` may hold the text of the edges."""
+        columns = (self.src, self.dst, self.weight, self.time, self.feature)
+        return 2 * sum(column.nbytes for column in columns if column is not None)
+
     def chunks(self, src: np.ndarray, dst: np.ndarray, chunk_edges: int) -> Iterator[EdgeChunk]:
         """Yields the edges in chunks. `src` and `dst`: the rows of the nodes at the ends of the edges."""
         columns = {"weight": self.weight, "feature": self.feature, "time": self.time}

@@ -1,8 +1,10 @@
 """Reads a graph from plain files. Edges are a table, SNAP text or Matrix Market; columns of nodes are `.npy` files or tables.
 
-Edges are streamed in record batches. Ids of nodes are held in memory unless they are row numbers. An id takes 8 bytes, a string up to 24.
+Edges are streamed in record batches. Ids of nodes are held in memory unless they are row numbers. An id takes 8 bytes, a string up to 24. If only the
+edges say how many nodes there are, they are read before the nodes. Then a bounded number of them stays in memory until the next reader asks for edges.
 """
 
+from collections import deque
 from collections.abc import Iterator
 from copy import copy
 from dataclasses import replace
@@ -35,14 +37,21 @@ _MAY_MISS = ("labels", "splits")  # roles whose files may lack rows for some nod
 
 class EdgeListGraph:
     """A `GraphSource` that reads a table of edges and files of nodes. `scratch`: a folder for ids that are strings (None: the system's temporary folder).
+    `kept_bytes`: if the edges have to be read once before the nodes, they stay in memory for the next reader if they take at most so many bytes.
 
     Raises DataError for a file that is missing, of an unknown kind or malformed (with the parser's line), and for node columns whose rows do not match the
     nodes. Also raises it, with the line (or the row in Parquet), for ids that are negative, outside 0 … num_nodes - 1, or so large that the many nodes
     between few ids would fill the memory.
     """
 
-    def __init__(self, path: str | Path, options: EdgeListOptions | None = None, scratch: str | None = None) -> None:
-        self.path = str(path)
+    def __init__(
+        self,
+        path: str | Path,
+        options: EdgeListOptions | None = None,
+        scratch: str | None = None,
+        kept_bytes: int = 1 << 28,
+    ) -> None:
+        self.path, self._kept_bytes = str(path), kept_bytes
         self.options = EdgeListOptions() if options is None else options
         self._file = EdgeFile(path, self.options)
         self._opened: dict[str, NodeFile] = {}
@@ -60,6 +69,7 @@ class EdgeListGraph:
             self._strings = StringIds(scratch)
         self._rows, self._class_names = self._read()
         self._file.strings = (self._strings is not None,) * 2
+        self._kept: list[deque[RawEdges]] = []  # all edges, or nothing; a copy of this object shares the list
         self._numbers: np.ndarray | None = None
         self._order: np.ndarray | None = None  # the order of rows in files that have no ids
         if isinstance(ids, np.ndarray):
@@ -229,13 +239,22 @@ class EdgeListGraph:
 
     def edges(self, chunk_edges: int) -> Iterator[EdgeChunk]:
         ids = self._node_ids
-        for raw in self._file.raw_edges():
+        for raw in self._kept_or_read():
             src, dst = raw.src, raw.dst
             if ids.is_row:
                 self._check_range(raw, ids.num_nodes)
             else:
                 src, dst = ids.rows(src, raw), ids.rows(dst, raw)
             yield from raw.chunks(src, dst, chunk_edges)
+
+    def _kept_or_read(self) -> Iterator[RawEdges]:
+        """Yields all edges: those that the first pass kept, or else from the file. Kept edges leave the memory as they are taken."""
+        if not self._kept:
+            yield from self._file.raw_edges()
+            return
+        kept = self._kept.pop()
+        while kept:
+            yield kept.popleft()
 
     def nodes(self, chunk_nodes: int) -> Iterator[NodeChunk]:
         return self._nodes.nodes(chunk_nodes)
@@ -279,8 +298,14 @@ class EdgeListGraph:
             edges: Iterator[RawEdges] = iter(())
         else:  # also for ids that are refused: the message names the line
             edges = self._file.raw_edges()
+        kept: deque[RawEdges] | None = None if stated is not None or self._strings is not None else deque()
+        num_kept_bytes = 0
         for raw in edges:
             count += len(raw)
+            if kept is not None:
+                kept.append(raw)
+                num_kept_bytes += raw.num_bytes
+                kept = kept if num_kept_bytes <= self._kept_bytes else None
             for column in (raw.src, raw.dst):
                 if self._strings is not None:
                     self._strings.add(column)
@@ -302,6 +327,7 @@ class EdgeListGraph:
                 f"{where}: id {highest} would make {highest + 1} nodes of {count} edges; correct it, number the ids that "
                 "occur with --edge-list.compact-ids, or say how many nodes there are with --edge-list.num-nodes"
             )
+        self._kept += [] if kept is None else [kept]
         return ids, highest, count
 
     @property

@@ -1,4 +1,5 @@
 import gzip
+from copy import copy
 
 import numpy as np
 import pyarrow as pa
@@ -642,3 +643,26 @@ def test_damaged_strings_are_seen(tmp_path):
     file.write_bytes(content.replace(b"ab", b"aa", 1))
     with pytest.raises(FormatError, match="sha256"):
         graph.verify()
+
+
+@pytest.mark.parametrize(("kept_bytes", "reads"), [(1 << 20, [1, 1, 2, 3]), (0, [1, 2, 3, 4])])
+def test_edges_that_were_read_for_the_number_of_nodes_are_not_read_again(tmp_path, monkeypatch, kept_bytes, reads):
+    pa_csv.write_csv(pa.table({"src": SRC, "dst": DST, "w": WEIGHT}), tmp_path / "edges.csv")
+    monkeypatch.setattr(text_table, "_READ_BYTES", 8)  # a block for each line or two
+    opened = []
+    read = edge_file.EdgeFile.raw_edges
+    monkeypatch.setattr(edge_file.EdgeFile, "raw_edges", lambda file: [opened.append(file), read(file)][1])
+    graph = EdgeListGraph(tmp_path / "edges.csv", EdgeListOptions(weight="w"), kept_bytes=kept_bytes)
+    assert graph.info.num_nodes == 11
+    counts = [len(opened)]
+    copied = copy(graph)  # it shares the kept edges
+    readers = [graph.edges(2), graph.edges(3), copied.edges(1000)]
+    firsts = []
+    for reader in readers:  # several readers at a time
+        firsts.append(next(reader))
+        counts.append(len(opened))
+    for first, reader in zip(firsts, readers, strict=True):
+        chunks = [first, *reader]
+        assert np.concatenate([chunk.src for chunk in chunks]).tolist() == SRC
+        assert np.concatenate([chunk.weight for chunk in chunks]).tolist() == WEIGHT
+    assert counts == reads
