@@ -77,6 +77,10 @@ def test_the_job_and_its_workers_run_the_uploaded_code(report: dict[str, Any]) -
     assert report["worker"]["package"] == str(Path(report["worker"]["cwd"], "graphmill", "storage", "__init__.py"))
 
 
+def test_the_workers_are_forked_from_a_process_that_has_imported_what_they_need(report: dict[str, Any]) -> None:
+    assert report["worker"]["is_warm"]
+
+
 def test_the_upload_holds_the_sources_and_no_data(report: dict[str, Any]) -> None:
     files = {Path(name).as_posix() for name in report["files"]}
     assert {"jobs", "cluster", "samplers", "storage", "models"} <= {part for name in files for part in Path(name).parts}
