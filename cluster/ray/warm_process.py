@@ -22,7 +22,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-_EARLY = ("torch", "pandas", "graphmill.samplers.loading.loader")  # large modules that do not import Ray
+_WITH_RAY = ("graphmill.cluster.", "ray")  # modules that import Ray
 _READ_LATE = ("RAY_TRAIN_", "RAY_WARN_BLOCKING_GET_INSIDE_ASYNC")  # Ray reads them when it uses them
 _LONGEST_BYTES = 1 << 20
 _ANSWER_S = 5.0  # longest wait for the rest of a request
@@ -237,17 +237,20 @@ def forks_differ() -> bool:
 
 def main() -> None:
     listener, keeper = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
-    for module in _EARLY:
-        importlib.import_module(module)
-    request = WarmProcess(listener, keeper, float(sys.argv[3]), sys.argv[4:]).serve()
+    modules = sys.argv[4:]
+    for module in modules:
+        if not module.startswith(_WITH_RAY):
+            importlib.import_module(module)
+    request = WarmProcess(listener, keeper, float(sys.argv[3]), modules).serve()
     if request is None:
         return
     os.environ.clear()
     os.environ.update(request.environment | request.added)
     os.chdir(request.folder)
     random.seed()
-    numpy: Any = sys.modules["numpy"]
-    numpy.random.seed()
+    numpy: Any = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed()
     sys.argv = request.words
     sys.path.insert(0, os.path.dirname(request.words[0]))
     runpy.run_path(request.words[0], run_name="__main__")

@@ -30,7 +30,7 @@ WORKER = """
     from ray import ObjectID
     ids = ObjectID.from_random().hex()
     told = dict(pid=os.getpid(), parent=os.getppid(), words=sys.argv[1:], folder=os.getcwd(), ids=ids, nice=os.nice(0),
-        is_warm="torch" in sys.modules, score=open("/proc/self/oom_score_adj").read(), environment=dict(os.environ))
+        is_warm="colorsys" in sys.modules, score=open("/proc/self/oom_score_adj").read(), environment=dict(os.environ))
     print(json.dumps(told), flush=True)
     sys.exit(int(sys.stdin.readline() or 0))
 """
@@ -42,7 +42,7 @@ class Host:
     def __init__(self, folder: Path) -> None:
         self.folder, self.script = folder, folder / "default_worker.py"
         self.script.write_text(textwrap.dedent(WORKER))
-        self.workers = WarmWorkers(folder, ["graphmill.core.errors"])
+        self.workers = WarmWorkers(folder, ["colorsys"])
         self.warm = psutil.Process(self.workers._process.pid)
         self.environment = dict(os.environ)
         self.launched: list[subprocess.Popen[str]] = []
@@ -192,7 +192,7 @@ class Cluster:
         pipe = subprocess.PIPE
         self.raylet = subprocess.Popen(words, stdin=pipe, stdout=pipe, text=True, env=environment, cwd=folder)
 
-    def launch(self, module: str = "graphmill.core.errors", *variables: str) -> dict[str, Any]:
+    def launch(self, module: str = "colorsys", *variables: str) -> dict[str, Any]:
         """Starts a worker as a job with this module, and returns what the worker says."""
         command = " ".join([*variables, "exec", py_executable([module]) or "", str(self.script), "--a"])
         assert self.raylet.stdin is not None
@@ -218,10 +218,10 @@ def test_the_workers_of_a_clusters_host_are_forked_and_the_warm_process_ends_wit
     warm = psutil.Process(told["parent"])
     (score,) = Path(f"/proc/{warm.pid}/oom_score_adj").read_text().split()
     assert score == "0"
-    again = cluster.launch("graphmill.core.errors", "RAY_TRAIN_X=1")
+    again = cluster.launch("colorsys", "RAY_TRAIN_X=1")
     assert (again["parent"], again["environment"]["RAY_TRAIN_X"]) == (warm.pid, "1")
-    assert not cluster.launch("graphmill.core.errors", "ANOTHER=1")["is_warm"]
-    assert cluster.launch("graphmill.core.offsets")["parent"] != warm.pid
+    assert not cluster.launch("colorsys", "ANOTHER=1")["is_warm"]
+    assert cluster.launch("this")["parent"] != warm.pid
     cluster.raylet.kill()
     warm.wait(WAIT_S)
 
