@@ -78,9 +78,9 @@ class PartitionServer:
         self._serve()
         return ServerInfo(ray.get_runtime_context().get_node_id(), os.getpid(), self._stamps)
 
-    def compile(self) -> None:
-        """Compiles the loops for requests, if no process of this host has compiled them."""
-        warm_up(self._owner(), self._graph.open(), self._partitions[0])
+    def compile(self, asked: tuple[str, ...] | None) -> None:
+        """Compiles the loops for these requests, if no process of this host has compiled them."""
+        warm_up(self._owner(), self._graph.open(), self._partitions[0], asked)
 
     def check(self) -> None:
         """Raises FormatError naming a file that was changed since it was opened."""
@@ -210,8 +210,10 @@ def remote_owner(handle: Any, who: str, timeout_s: float) -> RemoteOwner:
 class ServerGroup:
     """Starts the servers, from the driver: one per host. A host serves partitions whose files it has, as evenly spread as the files allow."""
 
-    def __init__(self, graph: StoredGraph | TypedGraph, options: ServerOptions) -> None:
-        """Starts no server yet. Raises ConfigError if other processes cannot read the graph, or if the options request reads by range and the graph does not
+    def __init__(
+        self, graph: StoredGraph | TypedGraph, options: ServerOptions, asked: tuple[str, ...] | None = None
+    ) -> None:
+        """Starts no server yet. `asked`: the requests whose loops are compiled at the start (`asked_by`); other loops are compiled when they are needed. Raises ConfigError if other processes cannot read the graph, or if the options request reads by range and the graph does not
         allow them."""
         if graph.url.startswith("memory://"):
             raise ConfigError(
@@ -222,7 +224,7 @@ class ServerGroup:
             self._graph = options.disk_cache.copy_of(graph)
         if options.range_reads:
             self._graph = graph.features_by_range()
-        self._options = options
+        self._options, self._asked = options, asked
         self._hosts: tuple[Host, ...] = ()
         self._handles: list[Any] = []  # all actors, also actors that have not opened their partitions yet
         self._servers: tuple[Server, ...] = ()
@@ -264,7 +266,7 @@ class ServerGroup:
             try:
                 self._move(chosen, seen, files)
                 if not (len(hosts) == 1 and options.local_reads and is_local(graph.filesystem)):
-                    _compile(self._servers, say)
+                    _compile(self._servers, say, self._asked)
             except (DeadlineError, StageError) as error:
                 full = self.full_disks()
                 if not full:
@@ -365,9 +367,9 @@ class ServerGroup:
         self._servers = tuple(sorted((*kept, *new), key=lambda server: server.partitions))
 
 
-def _compile(servers: Sequence[Server], say: Callable[[str], None]) -> None:
+def _compile(servers: Sequence[Server], say: Callable[[str], None], asked: tuple[str, ...] | None) -> None:
     """Compiles the loops of the servers, which takes a moment if the loops are on the host's disk. A request's deadline does not count this time."""
-    compiling = [server.handle.compile.remote() for server in servers]
+    compiling = [server.handle.compile.remote(asked) for server in servers]
     if ray.wait(compiling, num_returns=len(compiling), timeout=_SILENT_S)[1]:
         say("partition servers compile their loops, once for each host and version of Graphmill")
     deadline = time.monotonic() + COMPILE_S
@@ -377,10 +379,13 @@ def _compile(servers: Sequence[Server], say: Callable[[str], None]) -> None:
 
 @contextmanager
 def server_group(
-    graph: StoredGraph | TypedGraph, options: ServerOptions | None = None, say: Callable[[str], None] = lambda _: None
+    graph: StoredGraph | TypedGraph,
+    options: ServerOptions | None = None,
+    say: Callable[[str], None] = lambda _: None,
+    asked: tuple[str, ...] | None = None,
 ) -> Iterator[ServerGroup]:
-    """Starts the servers of all partitions, and ends them after the block. `say` and errors: see `ServerGroup.running`."""
-    group = ServerGroup(graph, options or ServerOptions())
+    """Starts the servers of all partitions, and ends them after the block. `asked`: see `ServerGroup`; `say` and errors: see `ServerGroup.running`."""
+    group = ServerGroup(graph, options or ServerOptions(), asked)
     try:
         group.running(say=say)
         yield group
