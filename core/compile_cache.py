@@ -90,6 +90,14 @@ def is_compiling() -> bool:
     return _LOCK.num_threads > 0
 
 
+_compiled: list[str] = []
+
+
+def compiled_loops() -> tuple[str, ...]:
+    """Returns the names of the loops that this process has compiled, and not loaded, so far."""
+    return tuple(_compiled)
+
+
 _NOT_BEGUN: list[ExitStack] = []  # the running block of `one_compiles_for_all`, if it does not hold the lock yet
 
 
@@ -194,6 +202,7 @@ class _Cache(NumbaCache):
         return overload
 
     def save_overload(self, sig: Any, data: Any) -> None:
+        _compiled.append(self._name)
         if data.lifted or data.library.has_dynamic_globals:  # such code holds addresses of this process
             return
         key = self._key(sig, data.codegen)

@@ -25,7 +25,7 @@ from graphmill.cluster.serving.server_placement import Host, assign, live_hosts,
 from graphmill.cluster.transport.connection import Endpoint
 from graphmill.cluster.transport.message_server import MessageServer
 from graphmill.cluster.transport.remote_owner import RemoteOwner
-from graphmill.core.compile_cache import COMPILE_S
+from graphmill.core.compile_cache import COMPILE_S, compiled_loops
 from graphmill.core.daemon_threads import begin
 from graphmill.core.errors import ClusterLostError, ConfigError, DeadlineError, FormatError, StageError
 from graphmill.core.parallel_map import num_cores, ordered_map
@@ -78,9 +78,10 @@ class PartitionServer:
         self._serve()
         return ServerInfo(ray.get_runtime_context().get_node_id(), os.getpid(), self._stamps)
 
-    def compile(self, asked: tuple[str, ...] | None) -> None:
-        """Compiles the loops for these requests, if no process of this host has compiled them."""
+    def compile(self, asked: tuple[str, ...] | None) -> int:
+        """Compiles the loops for these requests, if no process of this host has compiled them. Returns the number of loops that this process has compiled."""
         warm_up(self._owner(), self._graph.open(), self._partitions[0], asked)
+        return len(compiled_loops())
 
     def check(self) -> None:
         """Raises FormatError naming a file that was changed since it was opened."""
@@ -373,8 +374,11 @@ def _compile(servers: Sequence[Server], say: Callable[[str], None], asked: tuple
     if ray.wait(compiling, num_returns=len(compiling), timeout=_SILENT_S)[1]:
         say("partition servers compile their loops, once for each host and version of Graphmill")
     deadline = time.monotonic() + COMPILE_S
+    advice, compiled = "see whether its host is overloaded", 0
     for server, reference in zip(servers, compiling, strict=True):
-        answer(reference, server.name, max(1.0, deadline - time.monotonic()), "see whether its host is overloaded")
+        compiled += answer(reference, server.name, max(1.0, deadline - time.monotonic()), advice)
+    if compiled:
+        say(f"partition servers have compiled {compiled} loops")
 
 
 @contextmanager

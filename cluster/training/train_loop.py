@@ -56,6 +56,7 @@ from graphmill.cluster.training.schedule import Callbacks, Rates, build_optimize
 from graphmill.cluster.training.train_session import TrainSession
 from graphmill.cluster.training.train_spec import TrainSpec
 from graphmill.cluster.training.weight_average import build_average, update_average
+from graphmill.core.compile_cache import compiled_loops
 from graphmill.core.counter_random import derive_key
 from graphmill.core.errors import ConfigError, FormatError
 from graphmill.core.process_memory import own_bytes
@@ -316,11 +317,13 @@ class Worker:
             self.rank_seconds = {}
 
     def _report_memory(self) -> None:
-        """Reports each rank's peak memory: on a GPU the memory allocated by PyTorch, on a CPU the resident memory (None if unknown). A collective call."""
+        """Reports each rank's peak memory: on a GPU the memory allocated by PyTorch, on a CPU the resident memory (None if unknown); and how many loops it has
+        compiled. A collective call."""
         is_gpu = self.device.type == "cuda"
-        peaks = gather_objects(torch.cuda.max_memory_allocated(self.device) if is_gpu else own_bytes("VmHWM") or None)
+        peak = torch.cuda.max_memory_allocated(self.device) if is_gpu else own_bytes("VmHWM") or None
+        peaks, compiled = zip(*gather_objects((peak, len(compiled_loops()))), strict=True)
         if self.rank == 0:
-            self.reporter.push({"kind": "memory", "peak_bytes": peaks})
+            self.reporter.push({"kind": "memory", "peak_bytes": peaks, "compiled_loops": compiled})
 
     def _where(self) -> str:
         return f"epoch {self.next_epoch}" + ("" if self.part is None else f", step {self.part.step}")
