@@ -47,6 +47,8 @@ $(VENV)/.run-installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(INSTALL) "$(TORCH)"
 	$(INSTALL) -c constraints.txt -e .
+	@# Makes the bytecode of what a run imports. Otherwise the first processes of the first run all make it, at the same time.
+	$(BIN)/python -c "import graphmill.cluster.training.ray_train, graphmill.cluster.serving.partition_server"
 	touch $@
 
 $(VENV)/.dev-installed: $(VENV)/.run-installed

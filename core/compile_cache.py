@@ -23,6 +23,7 @@ import re
 import stat
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -32,10 +33,11 @@ from typing import Any, TypeVar
 
 import numba
 import numpy as np
-from numba.core import serialize
+from numba.core import event, serialize
 from numba.core.bytecode import FunctionIdentity
 from numba.core.caching import _Cache as NumbaCache
 from numba.core.compiler import CompileResult
+from numba.core.runtime import rtsys
 
 from graphmill.core.errors import ConfigError, DeadlineError
 from graphmill.core.files.file_lock import locked
@@ -47,8 +49,9 @@ _NUMBA_CONFIG: Any = numba.config
 _LOGGER = logging.getLogger(__name__)
 _VERSIONS = (sys.implementation.cache_tag, numba.__version__, np.__version__)
 _PACKAGES = ("core", "samplers", "storage")  # their compiled loops call each other
-# Longest wait for another process that compiles. It is shorter than --servers.start_timeout_s. Compiling a server's loops takes about 14 s of CPU time.
-_TURN_S = 100.0
+COMPILE_S = 1800.0  # longest time to compile; all loops take 30 s of a usual core, and hosts may be busy
+# Longest wait for another process that compiles: a process that ends lets go at once. Then there is as much time to compile.
+_TURN_S = COMPILE_S / 2
 # The loops of one version of Graphmill take about 20 MB. Above the bound, the entries that were loaded longest ago are removed.
 _MAX_BYTES = 256 * 2**20
 _TOUCH_S = 86400.0
@@ -61,6 +64,38 @@ def _count_from_a_random_number() -> None:
 
 _count_from_a_random_number()
 os.register_at_fork(after_in_child=_count_from_a_random_number)
+
+
+class _CompilerLock(event.Listener):
+    """Counts the threads that hold numba's compiler lock or wait for it. numba takes this lock to load or compile a loop."""
+
+    def __init__(self) -> None:
+        self._lock, self.num_threads = threading.Lock(), 0
+
+    def on_start(self, _: Any) -> None:
+        with self._lock:
+            self.num_threads += 1
+
+    def on_end(self, _: Any) -> None:
+        with self._lock:
+            self.num_threads -= 1
+
+
+_LOCK = _CompilerLock()
+event.register("numba:compiler_lock", _LOCK)
+
+
+def is_compiling() -> bool:
+    """Returns whether this process compiles a loop, or waits for another process that compiles the loop."""
+    return _LOCK.num_threads > 0
+
+
+_compiled: list[str] = []
+
+
+def compiled_loops() -> tuple[str, ...]:
+    """Returns the names of the loops that this process has compiled, and not loaded, so far."""
+    return tuple(_compiled)
 
 
 _NOT_BEGUN: list[ExitStack] = []  # the running block of `one_compiles_for_all`, if it does not hold the lock yet
@@ -153,8 +188,11 @@ class _Cache(NumbaCache):
         pass
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """Returns the stored machine code for these argument types, even if another process stored it while this process waited for the lock."""
-        target_context.refresh()
+        """Returns the stored machine code for these argument types, even if another process stored it while this process waited for the lock.
+
+        Code needs only numba's runtime. What compiles code (`refresh`: implementations for all types, SciPy) costs 0.4 CPU seconds; the compiler calls it itself.
+        """
+        rtsys.initialize(target_context)
         key = self._key(sig, target_context.codegen())
         overload = self._load(key, target_context)
         if overload is None and _NOT_BEGUN:
@@ -164,6 +202,7 @@ class _Cache(NumbaCache):
         return overload
 
     def save_overload(self, sig: Any, data: Any) -> None:
+        _compiled.append(self._name)
         if data.lifted or data.library.has_dynamic_globals:  # such code holds addresses of this process
             return
         key = self._key(sig, data.codegen)

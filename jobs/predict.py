@@ -190,12 +190,12 @@ def _on_ray(
     config: PredictConfig, subject: "Prediction", workers: "WorkerOptions", session: "SessionOptions"
 ) -> "Iterator[tuple[WorkerOptions, Served, OpenCrew]]":
     """Yields the workers for which the session's cluster has room, their data, and the crew."""
-    from graphmill.cluster.prediction.prediction_actors import ActorCrew, PoolOptions
+    from graphmill.cluster.prediction.prediction_actors import WARM, ActorCrew, PoolOptions
     from graphmill.cluster.ray.placement import place
     from graphmill.cluster.ray.session import ray_session
 
     serving = subject.serve()
-    with ray_session(session), serving as served:
+    with ray_session(session, WARM), serving as served:
         workers = place(workers)
         together = subject.is_sharded and workers.most > 1
         is_gpu = workers.device == "gpu"

@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import TypeAdapter, ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load, load_file, save_file
 
@@ -225,6 +224,8 @@ def load_state(directory: Path) -> TrainState:
 
 def parse_state(content: bytes, path: str) -> TrainState:
     """Parses the content of a state.json. Raises FormatError if the content is broken or of another version."""
+    from pydantic import TypeAdapter, ValidationError  # a new run reads no state
+
     try:
         return TypeAdapter(TrainState).validate_python(_parse_body(content, path))
     except ValidationError as error:

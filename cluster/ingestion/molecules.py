@@ -203,7 +203,8 @@ def _featurise_missing(
     session = session or SessionOptions()
     if session.num_cpus is None:
         session = replace(session, num_cpus=options.workers)
-    with ray_session(session) as ray_of_tasks:
+    warm = ("rdkit.Chem", "graphmill.storage.molecules.smiles_features", __name__)
+    with ray_session(session, warm) as ray_of_tasks:
         tasks = _Tasks(pieces.url, options)
         try:
             tasks.start(first)

@@ -24,6 +24,13 @@ from graphmill.cluster.ray.process_group import Point, meet, meeting_point
 from graphmill.core.errors import DeadlineError, GraphmillError, StageError
 from graphmill.storage.predictions import PredictionFolder
 
+WARM = (
+    "torch",
+    "graphmill.samplers.loading.loader",
+    __name__,
+    "graphmill.cluster.serving.partition_server",
+)
+"""Modules that a prediction's workers and servers import."""
 _OTHERS_S = 5.0  # how long to wait for the other workers' errors after the first failure
 Worker = Callable[..., ray.ObjectRef]  # (method, arguments) → reference to the result
 

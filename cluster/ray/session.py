@@ -28,6 +28,7 @@ from typing import Any
 
 from graphmill.cluster.options import COLLECTIVE_TIMEOUT_S, SessionOptions
 from graphmill.cluster.ray.upload import warn_of_large_upload
+from graphmill.cluster.ray.warm_hosts import py_executable
 from graphmill.cluster.ray.warm_workers import WarmWorkers, warm_workers
 from graphmill.core.errors import ClusterLostError, ConfigError, Terminated
 from graphmill.core.files.private import check_private, check_unreplaceable
@@ -103,8 +104,8 @@ def ray_session(options: SessionOptions | None = None, warm: Sequence[str] = ())
     """Connects to a Ray, or starts a local Ray, for the length of a `with` block.
 
     If this process is already connected to a Ray, that Ray is used. Otherwise the session connects to the cluster at `options.address`, or else at
-    RAY_ADDRESS. If neither is set, a local Ray starts. `warm`: modules that most of its workers import; they are imported once, in a process that forks the
-    workers.
+    RAY_ADDRESS. If neither is set, a local Ray starts. `warm`: modules that most of the workers import; they are imported once on each host, in a process that
+    forks the workers.
 
     Ray installs a handler of SIGTERM, and Ray Train a handler of SIGINT. Inside the block the signals raise Terminated and KeyboardInterrupt
     nevertheless, and the previous handlers are restored afterwards.
@@ -120,7 +121,7 @@ def ray_session(options: SessionOptions | None = None, warm: Sequence[str] = ())
         if ray.is_initialized():
             yield Session(ray.get_runtime_context().gcs_address, is_ours=False, dashboard_url=None)
         elif (address := _address(options)) is not None:
-            with _connected(address, options) as session:
+            with _connected(address, options, warm) as session:
                 handle_termination()
                 yield session
         else:
@@ -143,7 +144,7 @@ def _address(options: SessionOptions) -> str | None:
 
 
 @contextlib.contextmanager
-def _connected(address: str, options: SessionOptions) -> Iterator[Session]:
+def _connected(address: str, options: SessionOptions, warm: Sequence[str]) -> Iterator[Session]:
     import ray
 
     if (token := token_file()) is not None:
@@ -152,7 +153,13 @@ def _connected(address: str, options: SessionOptions) -> Iterator[Session]:
         _check_reachable(address, options.start_timeout_s)
     _read_token_anew()
     with _one_line_errors(f"connect to the Ray cluster at {address}"), _addresses_as_given():
-        context = ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+        launcher = py_executable(warm)
+        context = ray.init(
+            address=address,
+            runtime_env=None if launcher is None else {"py_executable": launcher},
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+        )
     try:
         warn_of_large_upload(ray.get_runtime_context().runtime_env.get("working_dir"))
         yield _describe(context, is_ours=False)

@@ -1,4 +1,4 @@
-"""Starts a process of a local Ray. Ray calls this file in place of Python; `graphmill.cluster.ray.warm_workers` says why.
+"""Starts a process of Ray in place of Python; `graphmill.cluster.ray.warm_workers` says why. A local Ray calls this file itself, a cluster `warm_hosts`.
 
 For a worker it asks the warm process to fork one, and stays as the raylet's child until the forked worker ends. Every other process, and a worker that the warm
 process refuses, is started by Python as usual. Only the standard library is imported, without site packages, because a start takes as long as its imports.
@@ -63,12 +63,12 @@ def _ask(path: str, words: list[str], added: dict[str, str]) -> tuple[int, socke
     return int.from_bytes(number), warm
 
 
-def _main() -> None:
-    worker = worker_of(sys.argv[1:])
-    door = os.path.join(os.path.dirname(os.path.abspath(__file__)), "warm")
-    forked = None if worker is None else _ask(door, *worker)
+def launch(words: list[str], door: str | None) -> None:
+    """Runs the words of Python's command line in a forked worker, and ends with it. Becomes Python if they start another process, or without a warm process at `door`."""
+    worker = worker_of(words)
+    forked = None if worker is None or door is None else _ask(door, *worker)
     if forked is None:
-        os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+        os.execv(sys.executable, [sys.executable, *words])
     process, ended = forked
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda received, _: os.kill(process, received))
@@ -78,4 +78,4 @@ def _main() -> None:
 
 
 if __name__ == "__main__":
-    _main()
+    launch(sys.argv[1:], os.path.join(os.path.dirname(os.path.abspath(__file__)), "warm"))

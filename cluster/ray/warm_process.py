@@ -1,4 +1,4 @@
-"""The warm process of a local Ray: it has imported what the workers of a run import, and forks a worker for each request of `warm_launcher`.
+"""The warm process of a host: it has imported what the workers of a run import, and forks a worker for each request of `warm_launcher`.
 
 It has one thread, no Ray client and no CUDA context. Ray's library reads the job's id and the raylet's process id from the environment when it is imported. So the
 process imports Ray when the first request has come, with the environment of that request. It refuses a request with another environment.
@@ -22,7 +22,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-_EARLY = ("torch", "pandas", "graphmill.samplers.loading.loader")  # large modules that do not import Ray
+_WITH_RAY = ("graphmill.cluster.", "ray")  # modules that import Ray
 _READ_LATE = ("RAY_TRAIN_", "RAY_WARN_BLOCKING_GET_INSIDE_ASYNC")  # Ray reads them when it uses them
 _LONGEST_BYTES = 1 << 20
 _ANSWER_S = 5.0  # longest wait for the rest of a request
@@ -73,10 +73,12 @@ def read_request(connection: socket.socket) -> Request:
 
 
 class WarmProcess:
-    """Forks workers until the driver closes `keeper`, the read end of a pipe."""
+    """Forks workers until `keeper` is readable: the driver has closed its end of this pipe, or the raylet of this descriptor has ended."""
 
-    def __init__(self, listener: socket.socket, keeper: int, modules: list[str]) -> None:
+    def __init__(self, listener: socket.socket, keeper: int, idle_s: float, modules: list[str]) -> None:
+        """`idle_s`: ends after this time without a worker; 0: never."""
         self._listener, self._keeper, self._modules = listener, keeper, modules
+        self._idle_s = idle_s
         self._environment: dict[str, str] | None = None  # of the first request
         self._is_fit = False
         self._workers: dict[int, socket.socket] = {}
@@ -92,7 +94,10 @@ class WarmProcess:
         for descriptor in (self._listener.fileno(), self._keeper, self._woken):
             poll.register(descriptor, select.POLLIN)
         while True:
-            for descriptor, _ in poll.poll():
+            ready = poll.poll(self._idle_s * 1000 if self._idle_s and not self._workers else None)
+            if not ready:
+                return None
+            for descriptor, _ in ready:
                 if descriptor == self._keeper:
                     self._end()
                     return None
@@ -162,8 +167,9 @@ class WarmProcess:
 
     def _fits(self, request: Request) -> bool:
         """Returns whether a forked process equals a started one. A library may have read every variable except `_READ_LATE`, when it was imported."""
+        environment = _read_early(request.environment | request.added)
         if self._environment is None:
-            self._environment = request.environment
+            self._environment = _read_early(request.environment)
             os.environ.update(request.environment)
             with _ids_of_classes_from_the_system():
                 for module in self._modules:
@@ -171,8 +177,7 @@ class WarmProcess:
             self._is_fit = forks_differ()
             gc.collect()
             gc.freeze()  # a collection in a worker does not copy these pages
-        is_late = all(name.startswith(_READ_LATE) for name in request.added)
-        return self._is_fit and is_late and request.environment == self._environment
+        return self._is_fit and environment == self._environment
 
     def _reap(self) -> list[socket.socket]:
         """Tells the launchers of ended workers the exit status. Returns their connections."""
@@ -196,6 +201,10 @@ class WarmProcess:
         signal.setitimer(signal.ITIMER_REAL, _END_S)
         while self._workers:
             self._workers.pop(os.wait()[0], None)
+
+
+def _read_early(environment: dict[str, str]) -> dict[str, str]:
+    return {name: value for name, value in environment.items() if not name.startswith(_READ_LATE)}
 
 
 def _ids_of_classes_from_the_system() -> Any:
@@ -228,17 +237,20 @@ def forks_differ() -> bool:
 
 def main() -> None:
     listener, keeper = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
-    for module in _EARLY:
-        importlib.import_module(module)
-    request = WarmProcess(listener, keeper, sys.argv[3:]).serve()
+    modules = sys.argv[4:]
+    for module in modules:
+        if not module.startswith(_WITH_RAY):
+            importlib.import_module(module)
+    request = WarmProcess(listener, keeper, float(sys.argv[3]), modules).serve()
     if request is None:
         return
     os.environ.clear()
     os.environ.update(request.environment | request.added)
     os.chdir(request.folder)
     random.seed()
-    numpy: Any = sys.modules["numpy"]
-    numpy.random.seed()
+    numpy: Any = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed()
     sys.argv = request.words
     sys.path.insert(0, os.path.dirname(request.words[0]))
     runpy.run_path(request.words[0], run_name="__main__")

@@ -41,7 +41,7 @@ class WarmWorkers:
             listener.listen(256)
             name = "graphmill.cluster.ray.warm_process"
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", name, str(listener.fileno()), str(reading), *modules],
+                [sys.executable, "-P", "-m", name, str(listener.fileno()), str(reading), "0", *modules],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=errors,

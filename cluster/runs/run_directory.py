@@ -93,7 +93,8 @@ class RunDirectory:
         self.hold: RunLease | None = None  # the driver's lease, if the run is on a store
         self.has_report = False  # whether this training has written report.html
         self._metrics = self.path / "metrics.jsonl"
-        self._events: EventFile | None = None
+        self._next_epoch: int | None = None  # of the last start
+        self._events: EventFile | None = None  # since the first epoch that was recorded after the start
         # The new configuration, until the workers of a continued run accept it
         self._new_config: Mapping[str, Any] | None = None
         # Called with every epoch's record after it is written
@@ -134,10 +135,7 @@ class RunDirectory:
         if self._metrics.exists():
             write_atomic(self._metrics, "".join(lines))
         self.note("start", epoch=next_epoch, step=step, workers=workers, repeated=len(recorded) - len(lines))
-        self._events = EventFile(self.path / "tensorboard", purge_step=next_epoch)
-        self._events.write_options(
-            self.path.name, flat(parse_object((self.path / "config.json").read_bytes(), "config.json"))
-        )
+        self._next_epoch, self._events = next_epoch, None
 
     def make_up(self, reports: Iterable[Mapping[str, Any]], next_epoch: int) -> None:
         """Records the epochs before `next_epoch` that workers reported but a killed driver did not record."""
@@ -169,9 +167,8 @@ class RunDirectory:
 
     def record(self, epoch_record: Mapping[str, Any]) -> None:
         """Appends one epoch's metrics to metrics.jsonl and TensorBoard."""
-        if self._events is None:
+        if self._next_epoch is None:
             self.start(int(epoch_record["epoch"]))
-        assert self._events is not None
         with open(self._metrics, "a") as stream:
             stream.write(json.dumps(dict(epoch_record), allow_nan=False) + "\n")
             stream.flush()
@@ -181,9 +178,18 @@ class RunDirectory:
             for name, value in epoch_record.items()
             if name in _SCALARS or name.startswith("valid_")
         }
+        if self._events is None:  # now, because TensorBoard's imports would delay the first step
+            self._events = self._new_events()
         self._events.write(int(epoch_record["epoch"]), scalars)
         for listen in self.listeners:
             listen(epoch_record)
+
+    def _new_events(self) -> EventFile:
+        assert self._next_epoch is not None
+        events = EventFile(self.path / "tensorboard", purge_step=self._next_epoch)
+        config = parse_object((self.path / "config.json").read_bytes(), "config.json")
+        events.write_options(self.path.name, flat(config))
+        return events
 
     def _complete_lines(self) -> list[str]:
         """Returns the complete lines of metrics.jsonl. An interruption may have cut the last line short."""

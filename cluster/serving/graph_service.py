@@ -257,14 +257,15 @@ def shared_or_own(
     options: ServerOptions,
     say: Callable[[str], None],
     workers: WorkerOptions | None = None,
+    asked: tuple[str, ...] | None = None,
 ) -> Iterator[ServerGroup | JoinedService]:
-    """Joins the graph's service, or starts servers for this job alone, for the length of the block (`ServerOptions.service`). `workers`: see `ServerGroup`.
+    """Joins the graph's service, or starts servers for this job alone, for the length of the block (`ServerOptions.service`). `workers`, `asked`: see `ServerGroup`.
 
     Raises ConfigError if the options demand a service and none fits; otherwise the errors of `ServerGroup.running`.
     """
     joined = None if options.service == "never" else _joined(graph, options, say)
     if joined is None:
-        with server_group(graph, options, say, workers) as group:
+        with server_group(graph, options, say, workers, asked) as group:
             yield group
         return
     try:

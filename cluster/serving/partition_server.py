@@ -6,8 +6,10 @@ The actor returns the endpoint of its server. Ray restarts an actor that dies. T
 
 import math
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import chain
@@ -30,7 +32,9 @@ from graphmill.cluster.serving.server_placement import (
 )
 from graphmill.cluster.transport.connection import Endpoint
 from graphmill.cluster.transport.message_server import MessageServer
-from graphmill.cluster.transport.remote_owner import COMPILE_S, RemoteOwner
+from graphmill.cluster.transport.remote_owner import RemoteOwner
+from graphmill.core.compile_cache import COMPILE_S, compiled_loops
+from graphmill.core.daemon_threads import begin
 from graphmill.core.errors import ClusterLostError, ConfigError, DeadlineError, FormatError, StageError
 from graphmill.core.parallel_map import num_cores, ordered_map
 from graphmill.core.summaries import counted
@@ -72,27 +76,32 @@ class PartitionServer:
     ) -> None:
         """`stamps`: stamps of the files when they were last checked. After a restart only changed files are read again."""
         self._graph, self._partitions, self._stamps, self._options = graph, partitions, stamps, options
-        self._opened: tuple[PartsOwner, MessageServer] | None = None
+        self._lock = threading.Lock()
+        self._opened: Future[PartsOwner] | None = None
+        self._server: MessageServer | None = None
         self._held = ExitStack()  # closes with the process
 
     def open(self, verify: bool) -> ServerInfo:
         """Opens the partitions."""
-        if self._opened is None:
-            self._opened = self._start(verify)
+        self._owner(verify)
+        self._serve()
         return ServerInfo(ray.get_runtime_context().get_node_id(), os.getpid(), self._stamps)
 
-    def compile(self) -> None:
-        """Compiles the loops for requests, if no process of this host has compiled them."""
-        warm_up(self._started()[0], self._graph.open(), self._partitions[0])
+    def compile(self, asked: tuple[str, ...] | None) -> int:
+        """Compiles the loops for these requests, if no process of this host has compiled them. Returns the number of loops that this process has compiled."""
+        warm_up(self._owner(), self._graph.open(), self._partitions[0], asked)
+        return len(compiled_loops())
 
     def check(self) -> None:
         """Raises FormatError naming a file that was changed since it was opened."""
-        self._started()
+        self._owner()
         self._stamps.check_untouched()
 
     def endpoint(self) -> Endpoint:
-        """Returns the server's endpoint. Only callers of the actor get the token of the endpoint."""
-        return self._started()[1].endpoint
+        """Returns the server's endpoint. Only callers of the actor get the token of the endpoint. After a restart, does not wait for the files: clients are told
+        that they are being opened."""
+        self._opening(verify=False)
+        return self._serve().endpoint
 
     def full_disks(self) -> list[str]:
         """Returns messages about full disks of this host: the disks with Ray's session and with the graph."""
@@ -102,13 +111,31 @@ class PartitionServer:
             folders.append(Path(self._graph.url))
         return [message for message in map(full_disk, folders) if message is not None]
 
-    def _started(self) -> tuple[PartsOwner, MessageServer]:
-        if self._opened is None:  # after a restart: the files were verified at the beginning of the run
-            self._opened = self._start(verify=False)
-        return self._opened
+    def _opening(self, verify: bool) -> Future[PartsOwner]:
+        """Begins to open the partitions, also after an error. `verify` is false after a restart: the files were verified at the beginning of the run."""
+        with self._lock:
+            if self._opened is None or (self._opened.done() and self._opened.exception() is not None):
+                self._opened = begin(lambda: self._open(verify), "open")
+            return self._opened
 
-    def _start(self, verify: bool) -> tuple[PartsOwner, MessageServer]:
-        graph, options = self._graph.open(), self._options
+    def _owner(self, verify: bool = False) -> PartsOwner:
+        return self._opening(verify).result(COMPILE_S)
+
+    def _serve(self) -> MessageServer:
+        if self._server is None:
+            options = self._options
+            self._server = MessageServer(
+                lambda request: self._owner().answer(request),
+                get_node_ip_address(),
+                options.ports,
+                options.work_threads or max(_FEWEST_THREADS, num_cores()),
+                tls=options.tls,
+                is_opening=lambda: self._opened is not None and not self._opened.done(),
+            )
+        return self._server
+
+    def _open(self, verify: bool) -> PartsOwner:
+        graph = self._graph.open()
         if graph.manifest.origin is not None:  # a graph with an origin: missing files are copied and verified once
             self._stamps, verify = self._stamps.renewed(self._copied(graph)), False
         elif verify:
@@ -116,10 +143,7 @@ class PartitionServer:
         else:
             self._stamps = self._stamps.renewed()
         # After a restart, files that are not local are read again. Therefore they are verified again.
-        owner = open_parts(graph, self._partitions, verify=verify or not self._stamps.stamps)
-        threads = options.work_threads or max(_FEWEST_THREADS, num_cores())
-        server = MessageServer(owner.answer, get_node_ip_address(), options.ports, threads, tls=options.tls)
-        return owner, server
+        return open_parts(graph, self._partitions, verify=verify or not self._stamps.stamps)
 
     def _copied(self, graph: StoredGraph | TypedGraph) -> frozenset[str]:
         """Completes the copies of the partitions on this host. Returns the names of their verified files."""
@@ -198,9 +222,13 @@ class ServerGroup:
     the files, the hosts of the workers serve them (`graphmill.cluster.serving.server_placement`)."""
 
     def __init__(
-        self, graph: StoredGraph | TypedGraph, options: ServerOptions, workers: WorkerOptions | None = None
+        self,
+        graph: StoredGraph | TypedGraph,
+        options: ServerOptions,
+        workers: WorkerOptions | None = None,
+        asked: tuple[str, ...] | None = None,
     ) -> None:
-        """Starts no server yet. `workers`: the workers that will read; None: workers on GPUs if the cluster has GPUs, else on CPUs. Raises ConfigError if other processes cannot read the graph, or if the options request reads by range and the graph does not
+        """Starts no server yet. `workers`: the workers that will read; None: workers on GPUs if the cluster has GPUs, else on CPUs. `asked`: the requests whose loops are compiled at the start (`asked_by`); other loops are compiled when they are needed. Raises ConfigError if other processes cannot read the graph, or if the options request reads by range and the graph does not
         allow them."""
         if graph.url.startswith("memory://"):
             raise ConfigError(
@@ -211,7 +239,7 @@ class ServerGroup:
             self._graph = options.disk_cache.copy_of(graph)
         if options.range_reads:
             self._graph = graph.features_by_range()
-        self._options, self._workers = options, workers or WorkerOptions()
+        self._options, self._workers, self._asked = options, workers or WorkerOptions(), asked
         self._hosts: tuple[Host, ...] = ()
         self._handles: list[Any] = []  # all actors, also actors that have not opened their partitions yet
         self._servers: tuple[Server, ...] = ()
@@ -254,7 +282,7 @@ class ServerGroup:
             try:
                 self._move(chosen, seen, files)
                 if not (len(hosts) == 1 and options.local_reads and is_local(graph.filesystem)):
-                    _compile(self._servers, say)
+                    _compile(self._servers, say, self._asked)
             except (DeadlineError, StageError) as error:
                 full = self.full_disks()
                 if not full:
@@ -391,14 +419,17 @@ class ServerGroup:
         self._servers = tuple(sorted((*kept, *new), key=lambda server: server.partitions))
 
 
-def _compile(servers: Sequence[Server], say: Callable[[str], None]) -> None:
+def _compile(servers: Sequence[Server], say: Callable[[str], None], asked: tuple[str, ...] | None) -> None:
     """Compiles the loops of the servers, which takes a moment if the loops are on the host's disk. A request's deadline does not count this time."""
-    compiling = [server.handle.compile.remote() for server in servers]
+    compiling = [server.handle.compile.remote(asked) for server in servers]
     if ray.wait(compiling, num_returns=len(compiling), timeout=_SILENT_S)[1]:
         say("partition servers compile their loops, once for each host and version of Graphmill")
     deadline = time.monotonic() + COMPILE_S
+    advice, compiled = "see whether its host is overloaded", 0
     for server, reference in zip(servers, compiling, strict=True):
-        answer(reference, server.name, max(1.0, deadline - time.monotonic()), "see whether its host is overloaded")
+        compiled += answer(reference, server.name, max(1.0, deadline - time.monotonic()), advice)
+    if compiled:
+        say(f"partition servers have compiled {compiled} loops")
 
 
 @contextmanager
@@ -407,9 +438,10 @@ def server_group(
     options: ServerOptions | None = None,
     say: Callable[[str], None] = lambda _: None,
     workers: WorkerOptions | None = None,
+    asked: tuple[str, ...] | None = None,
 ) -> Iterator[ServerGroup]:
-    """Starts the servers of all partitions, and ends them after the block. `say` and errors: see `ServerGroup.running`; `workers`: see `ServerGroup`."""
-    group = ServerGroup(graph, options or ServerOptions(), workers)
+    """Starts the servers of all partitions, and ends them after the block. `say` and errors: see `ServerGroup.running`; `workers`, `asked`: see `ServerGroup`."""
+    group = ServerGroup(graph, options or ServerOptions(), workers, asked)
     try:
         group.running(say=say)
         yield group

@@ -47,7 +47,13 @@ _STARTS_PER_LOSS = 3
 _POLLS_PER_S = 500.0  # polls of single workers; one poll takes the controller a few tenths of a millisecond
 _SHORTEST_POLL_S = 0.1
 
-WARM = (__name__, "graphmill.cluster.serving.partition_server")
+WARM = (
+    "torch",
+    "pandas",  # Ray Train imports it
+    "graphmill.samplers.loading.loader",
+    __name__,
+    "graphmill.cluster.serving.partition_server",
+)
 """Modules that a run's workers and servers import."""
 
 # The names in Ray Train depend on its V2 switch at import time, which type checkers cannot follow.

@@ -8,7 +8,8 @@ import inspect
 import json
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from functools import cache
+from typing import Any, TypeVar
 
 import torch
 
@@ -42,12 +43,25 @@ def rate_factor(
     return floor + (1.0 - floor) * shape
 
 
+_Made = TypeVar("_Made", bound=torch.optim.Optimizer)
+
+
+@cache
+def uncompiled(kind: type[_Made]) -> type[_Made]:
+    """Returns one of torch's optimizers without the decorators that serve `torch.compile`. They import torch's compiler, which takes as long as torch itself.
+    Each step is the same."""
+    of_all = ("add_param_group", "load_state_dict", "state_dict", "zero_grad")
+    plain = {name: inspect.unwrap(getattr(torch.optim.Optimizer, name)) for name in of_all}
+    step = torch.no_grad()(inspect.unwrap(kind.step))
+    return type(kind.__name__, (kind,), {"__doc__": kind.__doc__, **plain, "step": step})
+
+
 def build_optimizer(model: torch.nn.Module, options: TrainOptions, *, foreach: bool) -> torch.optim.Optimizer:
     """Makes the optimizer. Raises ConfigError if an import path does not name an optimizer, or the optimizer does not accept the settings."""
     groups, rate = with_rates(model, _param_groups(model, options), options), options.learning_rate
     if not is_own(options.optimizer):
         algorithm = torch.optim.Adam if options.optimizer == "adam" else torch.optim.AdamW
-        return algorithm(groups, lr=rate, foreach=foreach)
+        return uncompiled(algorithm)(groups, lr=rate, foreach=foreach)
     made = _called(options.optimizer, "optimizer", groups, lr=rate, **options.optimizer_options)
     if not isinstance(made, torch.optim.Optimizer):
         raise ConfigError(

@@ -56,6 +56,7 @@ from graphmill.cluster.training.schedule import Callbacks, Rates, build_optimize
 from graphmill.cluster.training.train_session import TrainSession
 from graphmill.cluster.training.train_spec import TrainSpec
 from graphmill.cluster.training.weight_average import build_average, update_average
+from graphmill.core.compile_cache import compiled_loops
 from graphmill.core.counter_random import derive_key
 from graphmill.core.errors import ConfigError, FormatError
 from graphmill.core.process_memory import own_bytes
@@ -333,18 +334,14 @@ class Worker:
 
     def _report_memory(self) -> None:
         """Reports each rank's peak memory: on a GPU the memory allocated by PyTorch, on a CPU the resident memory (None if unknown). Reports it also without the
-        pages of mapped files, which the system may take back. A collective call."""
+        pages of mapped files, which the system may take back, and reports how many loops each rank has compiled. A collective call."""
         is_gpu, peak = self.device.type == "cuda", own_bytes("VmHWM")
         own = max(0, peak - own_bytes("RssFile") - own_bytes("RssShmem"))
         largest = torch.cuda.max_memory_allocated(self.device) if is_gpu else peak or None
-        peaks = gather_objects((largest, own or None))
+        columns = zip(*gather_objects((largest, own or None, len(compiled_loops()))), strict=True)
         if self.rank == 0:
-            self.reporter.push(
-                {
-                    "kind": "memory",
-                    **dict(zip(("peak_bytes", "own_bytes"), map(list, zip(*peaks, strict=True)), strict=True)),
-                }
-            )
+            names = ("peak_bytes", "own_bytes", "compiled_loops")
+            self.reporter.push({"kind": "memory", **dict(zip(names, map(list, columns), strict=True))})
 
     def _stopped(self) -> Stopped:
         """Returns the outcome after a request to save and end. A collective call."""

@@ -2,7 +2,7 @@
 
 Each connection stays open and has its own thread. A connection carries a request, then its reply, then the next request, packed by
 `graphmill.cluster.transport.wire`. At most `work_threads` requests are answered at the same time; further requests wait. A waiting request is dropped if its
-client has gone. While this process compiles loops, the clients of all unanswered requests are sent `Compiling` every few seconds.
+client has gone. While this process compiles loops or opens its files, the clients of all unanswered requests are sent `Compiling` every few seconds.
 
 Connections that have not proved the token take at most half of the process's free file descriptors. If there are more, the oldest are closed.
 """
@@ -18,11 +18,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from numba.core import event
-
 from graphmill.cluster.transport.connection import Connection, Endpoint
 from graphmill.cluster.transport.tls import tls_context
 from graphmill.cluster.transport.wire import ROOM, Compiling, Failure, Message
+from graphmill.core.compile_cache import is_compiling
 from graphmill.core.errors import ConfigError, GraphmillError, StageError
 from graphmill.samplers.access.array_pool import ArrayPool
 
@@ -51,10 +50,12 @@ class MessageServer:
         room: ArrayPool = ROOM,
         *,
         tls: bool = False,
+        is_opening: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`room`: the pool from which the requests' arrays take memory. `tls`: encrypt all connections; raises ConfigError as
+        """`room`: the pool from which the requests' arrays take memory. `is_opening`: whether requests wait for files. `tls`: encrypt all connections; raises ConfigError as
         `graphmill.cluster.transport.tls.tls_context` does."""
         self._tls = tls_context(is_server=True) if tls else None
+        self._is_opening = is_opening
         self._answer, self._working, self._room = answer, threading.Semaphore(work_threads), room
         self._listening = _listen(host, ports)
         self.endpoint = Endpoint(host, self._listening.getsockname()[1], secrets.token_bytes(32), tls)
@@ -175,7 +176,7 @@ class MessageServer:
 
     def _say_compiling(self) -> None:
         while not self._stopping.wait(_SAY_S):
-            if is_compiling():
+            if is_compiling() or self._is_opening():
                 with self._asked_lock:
                     for connection in self._asked:
                         try:
@@ -217,27 +218,3 @@ def _wake(listening: socket.socket) -> None:
         listening.shutdown(socket.SHUT_RDWR)
     except OSError:  # on macOS shutdown fails, and closing the socket wakes the thread
         listening.close()
-
-
-class _CompilerLock(event.Listener):
-    """Counts the threads that hold numba's compiler lock or wait for it. numba takes this lock to load or compile a loop."""
-
-    def __init__(self) -> None:
-        self._lock, self.num_threads = threading.Lock(), 0
-
-    def on_start(self, _: Any) -> None:
-        with self._lock:
-            self.num_threads += 1
-
-    def on_end(self, _: Any) -> None:
-        with self._lock:
-            self.num_threads -= 1
-
-
-_LOCK = _CompilerLock()
-event.register("numba:compiler_lock", _LOCK)
-
-
-def is_compiling() -> bool:
-    """Returns whether this process compiles a loop, or waits for another process that compiles the loop."""
-    return _LOCK.num_threads > 0

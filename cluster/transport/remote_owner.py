@@ -2,7 +2,7 @@
 
 A request uses a connection alone until its reply has arrived; then another request may use the connection. Requests are idempotent. If a connection is lost,
 its request is sent again on a new connection, to the actor's current endpoint, until the request's deadline. Every arriving byte of a reply moves the deadline:
-a slow link does not end a request, a silent link does. A server that compiles its loops says so, and gets more time (`COMPILE_S`).
+a slow link does not end a request, a silent link does. A server that compiles its loops, or opens its files after a restart, says so, and gets more time (`COMPILE_S`).
 """
 
 import math
@@ -14,10 +14,11 @@ import graphmill.core.errors
 from graphmill.cluster.transport.connection import Connection, Endpoint, connect
 from graphmill.cluster.transport.embedding_messages import TableRequest
 from graphmill.cluster.transport.wire import Compiling, Failure, Message
+from graphmill.core.compile_cache import COMPILE_S
 from graphmill.core.errors import DeadlineError, GraphmillError, StageError
 from graphmill.samplers.vocabulary.messages import Request
+from graphmill.samplers.vocabulary.stage_clock import excuse
 
-COMPILE_S = 1800.0  # longest time to compile; all loops take 30 s of a usual core, and hosts may be busy
 _CONNECT_S = 10.0  # longest time of one try; the next try asks the actor for the endpoint again
 _KEPT = 16  # largest number of idle connections that are kept; each uses a thread of the server
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0  # time between two tries
@@ -137,6 +138,7 @@ class _Call:
             reply = connection.receive(self._left_s())
             while isinstance(reply, Compiling) and time.monotonic() < self._compiled_until:
                 self._compiled_until = min(self._compiled_until, time.monotonic() + COMPILE_S)
+                excuse()
                 reply = connection.receive(self._owner.timeout_s)
         except OSError as error:
             self._fail(error)
@@ -175,7 +177,9 @@ class _Call:
         return DeadlineError(f"{self._owner.who}: no answer within {self._owner.timeout_s:g} s; {why}")
 
     def _not_compiled(self) -> DeadlineError:
-        return DeadlineError(f"{self._owner.who}: expected compiled loops within {COMPILE_S:g} s; see its host's load")
+        return DeadlineError(
+            f"{self._owner.who}: expected open files and compiled loops within {COMPILE_S:g} s; see its host's load"
+        )
 
     def _left_s(self) -> float:
         return max(0.001, self._until - time.monotonic())

@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
-from torch.nn.utils import skip_init
 
 from graphmill.cluster.data.training_data import answers
 from graphmill.cluster.tasks import BinaryClassification, Classification, Regression, Task
+from graphmill.cluster.training.schedule import uncompiled
 from graphmill.core.daemon_threads import begin
 from graphmill.jobs.records.verdict import metric_of_one
 from graphmill.samplers.access.router import Router
@@ -33,13 +33,28 @@ Baselines = dict[str, dict[str, float] | None]  # baseline -> scores, with the n
 Plain = Classification | BinaryClassification | Regression
 
 
-def begin_baselines(fit: Callable[[], Baselines], *, alone: bool) -> Callable[[], Baselines]:
-    """Returns a function that returns the fitted baselines. With `alone`, the baselines are fitted now; otherwise a thread fits them while the workers
-    start."""
+def begin_baselines(fit: Callable[[], Baselines], what: str, *, alone: bool) -> Callable[[], Baselines]:
+    """Returns a function that returns the fitted baselines `what`. With `alone`, this function fits them, after the training; otherwise a thread fits them
+    while the workers start."""
+
+    def say() -> None:
+        print(f"fitting the baselines ({what})", flush=True)
+
     if alone:  # this process also trains, and a thread would compete for its cores
-        fitted = fit()
-        return lambda: fitted
+
+        def fit_now() -> Baselines:
+            say()
+            return fit()
+
+        return fit_now
+    say()
     return begin(fit, "baselines", computes=True).result
+
+
+class _Unset(nn.Linear):
+    """Its weights have no initial values, and no random numbers are drawn. (`skip_init` does the same, and imports SymPy.)"""
+
+    def reset_parameters(self) -> None: ...
 
 
 def compute_baselines(router: Router, split_set: int, task: Task, seed: int, seen: Seen) -> Baselines:
@@ -142,7 +157,7 @@ def _fit_linear(x: torch.Tensor, y: torch.Tensor, task: Plain, penalty: float) -
 
 def zero_linear(in_dim: int, out_dim: int, dtype: torch.dtype) -> nn.Linear:
     """Creates a linear model whose weights are all 0."""
-    linear = skip_init(nn.Linear, in_dim, out_dim, dtype=dtype)
+    linear = _Unset(in_dim, out_dim, dtype=dtype)
     nn.init.zeros_(linear.weight)
     nn.init.zeros_(linear.bias)
     return linear
@@ -150,7 +165,7 @@ def zero_linear(in_dim: int, out_dim: int, dtype: torch.dtype) -> nn.Linear:
 
 def minimise(model: nn.Module, max_iter: int, loss: Callable[[], torch.Tensor]) -> None:
     """Minimises a convex loss over the model's weights by L-BFGS."""
-    optimizer: Any = torch.optim.LBFGS(model.parameters(), max_iter=max_iter, line_search_fn="strong_wolfe")
+    optimizer: Any = uncompiled(torch.optim.LBFGS)(model.parameters(), max_iter=max_iter, line_search_fn="strong_wolfe")
 
     def closure() -> torch.Tensor:
         optimizer.zero_grad()
@@ -168,7 +183,7 @@ class _Perceptron(nn.Module):
     def __init__(self, in_dim: int, out_dim: int, generator: torch.Generator) -> None:
         super().__init__()
         self.generator = generator
-        self.hidden, self.out = skip_init(nn.Linear, in_dim, 256), skip_init(nn.Linear, 256, out_dim)
+        self.hidden, self.out = _Unset(in_dim, 256), _Unset(256, out_dim)
         for layer in (self.hidden, self.out):  # initial values as in nn.Linear
             bound = 1 / math.sqrt(layer.in_features)
             nn.init.uniform_(layer.weight, -bound, bound, generator)
@@ -190,7 +205,7 @@ def _fit_perceptron(
     # Skips the random numbers that earlier versions drew for the linear models, so that scores stay equal to the scores of earlier versions.
     torch.empty(len(_PENALTIES) * (x.shape[1] + 1) * task.out_dim).uniform_(generator=generator)
     network = _Perceptron(x.shape[1], task.out_dim, generator)
-    optimizer = torch.optim.AdamW(network.parameters(), lr=3e-3, weight_decay=1e-2)
+    optimizer = uncompiled(torch.optim.AdamW)(network.parameters(), lr=3e-3, weight_decay=1e-2)
     steps_per_check = max(10, -(-len(x) // _BATCH_ROWS))
     best_score, best_state, checks_since = -math.inf, copy.deepcopy(network.state_dict()), 0
     for step in range(1, _MAX_STEPS + 1):

@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from graphmill.core.errors import ConfigError, ConflictError, FormatError
 from graphmill.jobs.cli.progress import progress
@@ -13,9 +13,10 @@ from graphmill.storage.format.encoding_names import EncodingOptions
 from graphmill.storage.format.encodings import find_encoding
 from graphmill.storage.format.source import GraphSource, SourceInfo
 from graphmill.storage.graph import PLAIN_OR_TYPED, StoredGraph, TypedGraph, open_graph
-from graphmill.storage.ingestion.ingest import IngestOptions, ingest
 from graphmill.storage.snapshots.snapshots import has_graph
-from graphmill.storage.synthetic.products_like import SyntheticGraph, SyntheticOptions
+
+if TYPE_CHECKING:  # most runs make no graph
+    from graphmill.storage.synthetic.products_like import SyntheticGraph
 
 _Kind = TypeVar("_Kind", StoredGraph, TypedGraph)
 
@@ -48,6 +49,8 @@ def prepare_graph(options: NodeDataOptions, *, kind: Any = PLAIN_OR_TYPED) -> An
         undirected = (not options.directed and is_directed(options.path)) or None
         read = ogb_link_graph if options.path.startswith("ogbl-") else ogb_graph
         source = read(options.path, Path(options.folder) / "ogb")
+    from graphmill.storage.ingestion.ingest import IngestOptions, ingest
+
     with progress(f"preparing {name}") as bar, unless_another_was_first(str(target)):
         ingest(
             source,
@@ -131,7 +134,9 @@ def _place(options: NodeDataOptions) -> tuple[str, Path]:
     return name, Path(options.folder) / f"{name}{kept}-{options.partitioner}{options.partitions}"
 
 
-def _synthetic(options: NodeDataOptions) -> SyntheticGraph:
+def _synthetic(options: NodeDataOptions) -> "SyntheticGraph":
+    from graphmill.storage.synthetic.products_like import SyntheticGraph, SyntheticOptions
+
     try:
         return SyntheticGraph(SyntheticOptions(num_nodes=options.nodes, seed=options.graph_seed))
     except ConfigError as error:

@@ -78,12 +78,12 @@ def run_subject(job: str, config: RunConfig) -> int:
     prepare = _in_this_process if resolved.workers.launcher == "process" else _on_ray
     with prepare(subject, asked, resolved, run_dir) as ready:
         task = subject.task(ready.resolved)
-        print(f"fitting the baselines ({subject.rivals(config)})", flush=True)
 
         def fit() -> Baselines:
             return subject.baselines(ready.served, ready.resolved, task) | classic
 
-        fitted = begin_baselines(fit, alone=ready.resolved.workers.launcher == "process")
+        alone = ready.resolved.workers.launcher == "process"
+        fitted = begin_baselines(fit, subject.rivals(config), alone=alone)
         summary = train_and_score(job, run_dir, ready, task, fitted, lacks, audited, started_s)
     print_end(summary, run_dir)
     return end_of_run(summary, require_baselines=config.run.require_baselines)

@@ -48,6 +48,7 @@ from graphmill.jobs.tasks.node_task import (
 from graphmill.samplers.access.router import Router
 from graphmill.samplers.access.traffic import Traffic
 from graphmill.samplers.access.typed_router import TypedRouter, whole_router
+from graphmill.samplers.access.warm_up import asked_by
 from graphmill.samplers.methods.random_partition import count_chunks
 from graphmill.samplers.methods.registry import without_encodings
 from graphmill.samplers.vocabulary.options import RandomPartitionOptions
@@ -174,15 +175,18 @@ class Nodes(Subject):
 
     def serving(self, resolved: ResolvedRun) -> AbstractContextManager[Served]:
         _check_certificates(resolved.config.servers)
-        return self._serving(resolved.config.servers, resolved.workers)
+        samplers = (self.training(resolved), *self.evaluation(resolved).values())
+        return self._serving(resolved.config.servers, resolved.workers, asked_by(samplers))
 
     @contextmanager
-    def _serving(self, options: ServerOptions, workers: WorkerOptions) -> Iterator[Served]:
+    def _serving(
+        self, options: ServerOptions, workers: WorkerOptions, asked: tuple[str, ...] | None
+    ) -> Iterator[Served]:
         from graphmill.cluster.data.served_nodes import ServedNodes
         from graphmill.cluster.serving.graph_service import shared_or_own
         from graphmill.cluster.serving.partition_server import connect_any
 
-        with shared_or_own(self.stored, options, partial(print, flush=True), workers) as group:
+        with shared_or_own(self.stored, options, partial(print, flush=True), workers, asked) as group:
             servers, traffic = group.running(), Traffic(self.num_partitions)
             router = connect_any(servers, traffic.watch)
             renewed = lambda wait_s, say: ServedNodes(group.running(wait_s, say))  # noqa: E731

@@ -16,13 +16,16 @@ Shapes: n rows here, N nodes, D channels, b blocks here; B, H, T, R, E as in `gr
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from graphmill.models.operators.favor import KeySummary, KeySums
 from graphmill.models.parallel.collectives import Peers
 from graphmill.models.parallel.shards import Shards
+
+if TYPE_CHECKING:  # FAVOR+ imports torch's compiler, which takes as long as torch itself
+    from graphmill.models.operators.favor import KeySummary, KeySums
 
 
 class ShardedNodes:
@@ -76,7 +79,7 @@ class ShardedKeys:
     def max(self, x: Tensor) -> Tensor:
         return self.peers.max(x)
 
-    def sum(self, k_BHTD: Tensor, v_BHTE: Tensor, mask_BT: Tensor | None, summarise: KeySums) -> KeySummary:
+    def sum(self, k_BHTD: Tensor, v_BHTE: Tensor, mask_BT: Tensor | None, summarise: "KeySums") -> "KeySummary":
         """Returns the summary of all workers' keys."""
         lengths = [length for run in self.runs for length in run]
         masks = [None] * len(lengths) if mask_BT is None else mask_BT.split(lengths, dim=1)
@@ -90,4 +93,4 @@ class ShardedKeys:
         rows_bS = torch.stack(rows)[: len(parts)].view(len(self.runs), here, -1).sum(0)
         flat = self.peers.sum_blocks(rows_bS, self.blocks).squeeze(0)
         values, weight = flat.split([like.values_BHRE.numel(), like.weight_BHR.numel()])
-        return KeySummary(values.view_as(like.values_BHRE), weight.view_as(like.weight_BHR))
+        return like._replace(values_BHRE=values.view_as(like.values_BHRE), weight_BHR=weight.view_as(like.weight_BHR))

@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
-from graphmill.storage.format.arrow_files import numpy_column, read_batch
+from graphmill.storage.format.arrow_files import array_view, numpy_column, read_batch
 from graphmill.storage.format.manifest import partition_dir
 from graphmill.storage.format.source import Relation
 from graphmill.storage.graph import StoredGraph
@@ -57,7 +57,7 @@ class NodeTables:
             degrees = [np.empty(0, np.int32)]
             for batch, _ in _files(relation, "topology"):
                 if batch.num_rows:
-                    offsets = batch.column(batch.schema.get_field_index("neighbors")).offsets.to_numpy()
+                    offsets = array_view(batch.column(batch.schema.get_field_index("neighbors")).offsets)
                     degrees.append(np.diff(offsets).astype(np.int32))
             total += np.concatenate(degrees)
         return total

@@ -4,8 +4,9 @@
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property, partial
+from functools import partial
 from itertools import chain
+from threading import Lock
 from typing import Protocol, TypeVar, runtime_checkable
 
 import numpy as np
@@ -168,9 +169,16 @@ class _SharedReply:
 
     def __init__(self, pending: Pending, count: int) -> None:
         self._pending, self._count = pending, count
+        self._lock = Lock()  # a reply is received once, whichever thread asks first
+        self._replies: tuple[PartReply, ...] | None = None
 
-    @cached_property
     def replies(self) -> tuple[PartReply, ...]:
+        with self._lock:
+            if self._replies is None:
+                self._replies = self._receive()
+            return self._replies
+
+    def _receive(self) -> tuple[PartReply, ...]:
         replies = messages_in(self._pending.result())
         if len(replies) != self._count:
             raise StageError(
@@ -184,7 +192,7 @@ class _PartReply:
         self._shared, self._place = shared, place
 
     def result(self) -> Reply:
-        return self._shared.replies[self._place]
+        return self._shared.replies()[self._place]
 
 
 def expect(reply: Reply, kind: type[ReplyKind]) -> ReplyKind:

@@ -4,6 +4,9 @@ In a fresh environment the compiler takes seconds per loop. Therefore one proces
 of a second.
 """
 
+from collections.abc import Collection, Iterable
+from typing import Any
+
 import numpy as np
 
 from graphmill.core.compile_cache import one_compiles_for_all
@@ -21,13 +24,40 @@ from graphmill.samplers.vocabulary.messages import (
 )
 from graphmill.storage.graph import StoredGraph, TypedGraph
 
+# The requests that samplers send beside those for rows, by the class of a sampler's options.
+_SUBGRAPHS = ("ListNeighbors", "InducedSubgraphs")
+_ASKED = {
+    "FullGraphOptions": ("SampleNeighbors",),
+    "NeighborOptions": ("SampleNeighbors",),
+    "Node2SubgraphOptions": _SUBGRAPHS,
+    "PprOptions": _SUBGRAPHS,
+    "RandomPartitionOptions": ("InducedEdges", *_SUBGRAPHS),
+    "SaintOptions": ("InducedEdges", "InducedSubgraphs", "StepWalks"),
+    "TypedNeighborOptions": ("SampleNeighbors",),
+    "TypedNode2SubgraphOptions": _SUBGRAPHS,
+}
+
+
+def asked_by(samplers: Iterable[Any]) -> tuple[str, ...] | None:
+    """Returns the names of the requests that samplers with these options send. None if one of them is a user's own."""
+    asked: set[str] = {FetchRows.__name__}
+    for options in samplers:
+        requests = _ASKED.get(type(getattr(options, "around", options)).__name__)
+        if requests is None:
+            return None
+        asked.update(requests)
+    return tuple(sorted(asked))
+
 
 @one_compiles_for_all()
-def warm_up(owner: PartsOwner, graph: StoredGraph | TypedGraph, partition: int) -> None:
-    """Makes the parts of one partition answer the most common kinds of requests, each with an empty list of nodes."""
+def warm_up(
+    owner: PartsOwner, graph: StoredGraph | TypedGraph, partition: int, asked: Collection[str] | None = None
+) -> None:
+    """Makes the parts of one partition answer the usual requests, each with an empty list of nodes. `asked`: names of the requests; None: all."""
     requests = _typed_requests(graph) if isinstance(graph, TypedGraph) else [("", each) for each in _requests(graph)]
     for name, request in requests:
-        owner.answer(ForParts((part_name(partition, name),), (request,)))
+        if asked is None or type(request).__name__ in asked:
+            owner.answer(ForParts((part_name(partition, name),), (request,)))
 
 
 def _requests(graph: StoredGraph) -> list[PartRequest]:

@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
+from graphmill.core.compile_cache import COMPILE_S, is_compiling
 from graphmill.core.errors import DeadlineError, StageError
 from graphmill.samplers.vocabulary.stage_clock import StageClock, listen
 
@@ -143,9 +144,11 @@ class OrderedStream(Generic[Result]):
     def take(self) -> tuple[int, Delivery[Result]]:
         """Waits for the next result and returns it with its number. If any work has failed, even for a later number, raises its error.
 
-        Raises DeadlineError, with the stage of the awaited number, if nothing arrives in time. Raises StageError after `cancel`.
+        Raises DeadlineError, with the stage of the awaited number, if nothing arrives in time. The time in which this process or a server compiles loops does
+        not count. Raises StageError after `cancel`.
         """
-        deadline = time.monotonic() + self._bounds.timeout_s
+        began = time.monotonic()
+        deadline = began + self._bounds.timeout_s
         with self._changed:
             while True:
                 number = self._delivered if self._failed is None else self._failed
@@ -158,6 +161,9 @@ class OrderedStream(Generic[Result]):
                     return number, delivery
                 if self._cancelled:
                     raise StageError("cancelled")
+                excused_s = 0.0 if delivery is None else delivery.clock.excused_s
+                working_s = time.monotonic() if is_compiling() else excused_s
+                deadline = max(deadline, min(working_s, began + COMPILE_S) + self._bounds.timeout_s)
                 left = deadline - time.monotonic()
                 if left <= 0:
                     raise DeadlineError(f"nothing after {self._bounds.timeout_s:g} s; {_standing(number, delivery)}")

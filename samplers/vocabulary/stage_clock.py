@@ -17,6 +17,7 @@ class StageClock:
     seconds: dict[str, float] = field(default_factory=dict)
     stage: str = "wait"
     since: float = field(default_factory=time.perf_counter)
+    excused_s: float = 0.0  # `time.monotonic` when a server last said that it compiles
 
     def enter(self, stage: str) -> str:
         """Ends the current stage and begins another one. Returns the name of the stage that has ended."""
@@ -37,6 +38,13 @@ def listen(clock: StageClock) -> Iterator[StageClock]:
         yield clock
     finally:
         _listening.reset(token)
+
+
+def excuse() -> None:
+    """Notes that this thread's work waits for a server that compiles its loops."""
+    clock = _listening.get()
+    if clock is not None:
+        clock.excused_s = time.monotonic()
 
 
 def credit(seconds: Mapping[str, float]) -> None:

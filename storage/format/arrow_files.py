@@ -136,6 +136,17 @@ def _fetched(filesystem: fsspec.AbstractFileSystem, path: str, num_bytes: int) -
     return pa.BufferReader(filesystem.cat_file(path, start=0, end=num_bytes + 1))
 
 
+def array_view(array: pa.Array) -> np.ndarray:
+    """Returns an array of numbers without nulls as a read-only numpy view. `pa.Array.to_numpy` does the same, but imports pandas."""
+    dtype = np.dtype(array.type.to_pandas_dtype())
+    content = array.buffers()[1]
+    if not len(array) or content is None:
+        return np.empty(0, dtype)
+    view = np.frombuffer(content, dtype, len(array), array.offset * dtype.itemsize)
+    view.flags.writeable = False
+    return view
+
+
 def list_column(batch: pa.RecordBatch, name: str, path: str) -> tuple[np.ndarray, pa.Array]:
     """Returns the offsets (int64 [n + 1], from 0, ascending) and the values of a column of lists. Raises FormatError for a column of another type."""
     index = batch.schema.get_field_index(name)
@@ -145,7 +156,7 @@ def list_column(batch: pa.RecordBatch, name: str, path: str) -> tuple[np.ndarray
     lists = batch.column(index)
     if lists.null_count:
         raise FormatError(f"{path}: column {name!r}: expected no nulls, found {lists.null_count}")
-    pointers = lists.offsets.to_numpy(zero_copy_only=True) if batch.num_rows else np.zeros(1, np.int64)
+    pointers = array_view(lists.offsets) if batch.num_rows else np.zeros(1, np.int64)
     num_values = len(lists.values)
     if pointers[0] != 0 or pointers[-1] != num_values or np.any(pointers[1:] < pointers[:-1]):
         raise FormatError(
@@ -180,11 +191,12 @@ def numpy_column(batch: pa.RecordBatch, name: str, dtype: str, path: str, width:
         if not same:
             raise FormatError(f"{path}: column {name!r}: expected {expected}, found {kind}")
     column = batch.column(index)
-    values = column if width is None else column.flatten()
+    # `flatten` would import pyarrow.compute.
+    values = column if width is None else column.values.slice(column.offset * width, len(column) * width)
     num_nulls = column.null_count or values.null_count
     if num_nulls:
         raise FormatError(f"{path}: column {name!r}: expected no nulls, found {num_nulls}")
-    view = values.to_numpy(zero_copy_only=True)
+    view = array_view(values)
     return view if width is None else view.reshape(-1, width)
 
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from graphmill.core.errors import DataError
 from graphmill.storage.filesystem.filesystem_errors import one_line_errors
@@ -135,6 +134,8 @@ def large_strings(column: pa.Array | pa.ChunkedArray) -> pa.LargeStringArray:
 def id_strings(column: pa.Array | pa.ChunkedArray, where: Callable[[int], str], what: str) -> pa.LargeStringArray:
     """Returns a column of string ids. If an id is empty, raises a DataError with its position."""
     strings = large_strings(column)
+    import pyarrow.compute as pc  # a run reads ids, and needs none of its 286 functions
+
     empty = pc.equal(pc.binary_length(strings), 0).fill_null(True).to_numpy(zero_copy_only=False)
     if empty.any():
         raise DataError(f"{where(int(np.argmax(empty)))}: {what}: expected an id, found an empty field")

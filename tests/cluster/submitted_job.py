@@ -10,6 +10,8 @@ import ray
 import graphmill.cluster
 from graphmill.cluster.ray.session import ray_session
 
+WARM = "graphmill.cluster.serving.partition_server"  # the task does not import it
+
 
 @ray.remote(num_cpus=0)
 def where() -> dict[str, str]:
@@ -19,6 +21,7 @@ def where() -> dict[str, str]:
         "cwd": str(Path.cwd()),
         "package": str(Path(graphmill.storage.__file__).resolve()),
         "executable": sys.executable,
+        "is_warm": WARM in sys.modules,
     }
 
 
@@ -33,7 +36,7 @@ def uploaded_files() -> dict[str, int]:
 
 
 def main() -> None:
-    with ray_session() as session:
+    with ray_session(warm=(WARM,)) as session:
         report = {
             "is_ours": session.is_ours,
             "cwd": str(Path.cwd()),

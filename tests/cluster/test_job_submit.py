@@ -77,6 +77,10 @@ def test_the_job_and_its_workers_run_the_uploaded_code(report: dict[str, Any]) -
     assert report["worker"]["package"] == str(Path(report["worker"]["cwd"], "graphmill", "storage", "__init__.py"))
 
 
+def test_the_workers_are_forked_from_a_process_that_has_imported_what_they_need(report: dict[str, Any]) -> None:
+    assert report["worker"]["is_warm"]
+
+
 def test_the_upload_holds_the_sources_and_no_data(report: dict[str, Any]) -> None:
     files = {Path(name).as_posix() for name in report["files"]}
     assert {"jobs", "cluster", "samplers", "storage", "models"} <= {part for name in files for part in Path(name).parts}
@@ -102,6 +106,34 @@ def test_the_main_job_succeeds_on_a_cluster(ray_head: RayHead, checkout: Path, t
     assert summary["beats_baselines"] is True
     assert summary["workers"] == 2
     assert "partition servers up on the Ray cluster at" in ended.stdout
+
+
+@pytest.mark.long
+def test_a_second_job_from_another_upload_compiles_no_loop(
+    checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray unpacks the second upload into another folder. A process that compiles a loop replaces its file, so all processes are counted."""
+    cache = tmp_path / "cache"
+    cache.mkdir(mode=0o700)
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(cache))
+
+    def compiled() -> set[tuple[str, int]]:
+        return {(file.name, file.stat().st_ino) for file in cache.glob("graphmill-loops/*.nbc")}
+
+    command = "python jobs/products_geco.py --data.nodes 1500 --fit.epochs 2 --model.width 16 --model.num_layers 1"
+    after = []
+    with start_ray_head(num_cpus=4, dashboard=True) as head:
+        for number in range(2):
+            upload, folder = tmp_path / f"upload-{number}", tmp_path / f"job-{number}"
+            shutil.copytree(checkout, upload, symlinks=True)
+            with open(upload / "jobs" / "train_links.py", "a") as unrelated:
+                unrelated.write(f"# upload {number}\n")
+            folders = ("--data.folder", str(folder / "data"), "--run.dir", str(folder / "run"))
+            ended = submit(head, upload, *command.split(), *folders)
+            assert ended.returncode == 0, ended.stdout + ended.stderr
+            after.append(compiled())
+    assert len(after[0]) > 10
+    assert after[1] == after[0]
 
 
 @pytest.mark.long

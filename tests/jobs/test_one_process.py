@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -167,3 +168,34 @@ def test_products_geco_keeps_servers_and_workers():
 )
 def test_who_asks_for_ray_or_for_a_spread_graph_gets_ray(words, launcher):
     assert asked_workers(config_of(*words)).launcher == launcher
+
+
+# What a run without Ray does not need before its first step. Each takes 0.03 to 1 CPU seconds to import.
+UNUSED = (
+    *("ray", "torch._dynamo", "torch._inductor", "sympy", "pandas", "scipy.linalg", "scipy.sparse", "pyarrow.compute"),
+    *("tensorboard", "matplotlib", "optuna", "pydantic", "jinja2", "rich", "boto3", "botocore", "mlflow", "wandb"),
+    *("graphmill.storage.ingestion.ingest", "graphmill.models.operators.favor", "graphmill.jobs.plan.run_plan"),
+)
+AT_THE_FIRST_STEP = """
+import os, sys, traceback
+from torch.optim.optimizer import register_optimizer_step_post_hook
+def step(*_):
+    assert any(frame.filename.endswith("train_loop.py") for frame in traceback.extract_stack()), "a baseline's step"
+    print("MODULES", *sorted(sys.modules), flush=True)
+    os._exit(0)
+register_optimizer_step_post_hook(step)
+sys.argv[0] = "graphmill"
+from graphmill import main
+main()
+"""
+
+
+def test_a_run_imports_nothing_that_its_first_step_does_not_use(workplace):
+    words = ["train", *NODES[:6], *PROCESS, "--run.dir", "imports"]
+    run = [sys.executable, "-c", AT_THE_FIRST_STEP, *words]
+    for _ in range(2):  # the first makes the graph, and compiles the loops that are not in the cache
+        done = subprocess.run(run, cwd=workplace, capture_output=True, text=True, timeout=600)
+        shutil.rmtree(workplace / "imports")
+    lines = [line for line in done.stdout.splitlines() if line.startswith("MODULES ")]
+    assert lines, done.stdout + done.stderr
+    assert sorted(set(lines[0].split()) & set(UNUSED)) == []

@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ import pytest
 
 from graphmill.cluster.options import SessionOptions
 from graphmill.cluster.ray.session import ray_session
+from graphmill.cluster.ray.warm_hosts import py_executable
 from graphmill.cluster.ray.warm_launcher import worker_of
 from graphmill.cluster.ray.warm_workers import WarmWorkers, can_fork_workers, warm_workers
 from tests.waiting import wait_until
@@ -28,7 +30,7 @@ WORKER = """
     from ray import ObjectID
     ids = ObjectID.from_random().hex()
     told = dict(pid=os.getpid(), parent=os.getppid(), words=sys.argv[1:], folder=os.getcwd(), ids=ids, nice=os.nice(0),
-        is_warm="torch" in sys.modules, score=open("/proc/self/oom_score_adj").read(), environment=dict(os.environ))
+        is_warm="colorsys" in sys.modules, score=open("/proc/self/oom_score_adj").read(), environment=dict(os.environ))
     print(json.dumps(told), flush=True)
     sys.exit(int(sys.stdin.readline() or 0))
 """
@@ -40,7 +42,7 @@ class Host:
     def __init__(self, folder: Path) -> None:
         self.folder, self.script = folder, folder / "default_worker.py"
         self.script.write_text(textwrap.dedent(WORKER))
-        self.workers = WarmWorkers(folder, ["graphmill.core.errors"])
+        self.workers = WarmWorkers(folder, ["colorsys"])
         self.warm = psutil.Process(self.workers._process.pid)
         self.environment = dict(os.environ)
         self.launched: list[subprocess.Popen[str]] = []
@@ -168,6 +170,78 @@ def test_only_workers_that_run_a_runs_code_are_forked() -> None:
         [setup, worker, python, "--serialized-runtime-env-context={"],
     ):
         assert worker_of(words) is None, words
+
+
+# Stands for the raylet of a cluster: it starts each worker by a shell, as Ray's script does.
+RAYLET = """
+    import json, os, subprocess, sys
+    os.environ |= dict(RAY_RAYLET_PID=str(os.getpid()), RAY_JOB_ID="01000000")
+    for line in sys.stdin:
+        subprocess.run(["bash", "-c", json.loads(line)], stdin=subprocess.DEVNULL)
+"""
+
+
+class Cluster:
+    """The raylet's stand-in. Its Python is not on its PATH."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.script = folder, folder / "default_worker.py"
+        self.script.write_text(textwrap.dedent(WORKER))
+        words = [sys.executable, "-c", textwrap.dedent(RAYLET), f"--python_worker_command={sys.executable} setup.py"]
+        environment = {**os.environ, "TMPDIR": str(folder), "PATH": "/usr/bin:/bin"}
+        pipe = subprocess.PIPE
+        self.raylet = subprocess.Popen(words, stdin=pipe, stdout=pipe, text=True, env=environment, cwd=folder)
+
+    def launch(self, module: str = "colorsys", *variables: str) -> dict[str, Any]:
+        """Starts a worker as a job with this module, and returns what the worker says."""
+        command = " ".join([*variables, "exec", py_executable([module]) or "", str(self.script), "--a"])
+        assert self.raylet.stdin is not None
+        assert self.raylet.stdout is not None
+        self.raylet.stdin.write(json.dumps(command) + "\n")
+        self.raylet.stdin.flush()
+        return json.loads(self.raylet.stdout.readline())
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    with tempfile.TemporaryDirectory() as folder:  # a socket's path is short
+        started = Cluster(Path(folder))
+        yield started
+        started.raylet.kill()
+        started.raylet.wait(WAIT_S)
+
+
+def test_the_workers_of_a_clusters_host_are_forked_and_the_warm_process_ends_with_the_raylet(cluster: Cluster) -> None:
+    told = cluster.launch()
+    assert told["is_warm"]
+    assert (told["words"], told["folder"]) == (["--a"], str(cluster.folder))
+    warm = psutil.Process(told["parent"])
+    (score,) = Path(f"/proc/{warm.pid}/oom_score_adj").read_text().split()
+    assert score == "0"
+    again = cluster.launch("colorsys", "RAY_TRAIN_X=1")
+    assert (again["parent"], again["environment"]["RAY_TRAIN_X"]) == (warm.pid, "1")
+    assert not cluster.launch("colorsys", "ANOTHER=1")["is_warm"]
+    assert cluster.launch("this")["parent"] != warm.pid
+    cluster.raylet.kill()
+    warm.wait(WAIT_S)
+
+
+def test_a_hosts_worker_starts_as_usual_without_a_private_folder_and_without_graphmill(cluster: Cluster) -> None:
+    (cluster.folder / f"graphmill-warm-{os.getuid()}").mkdir(mode=0o777)
+    (cluster.folder / f"graphmill-warm-{os.getuid()}").chmod(0o755)
+    assert not cluster.launch()["is_warm"]
+    (cluster.folder / "graphmill.py").write_text("raise ImportError")
+    assert not cluster.launch()["is_warm"]
+
+
+@pytest.mark.parametrize("part", ["pip", "uv", "conda", "image_uri", "py_executable", "nsight"])
+def test_a_job_that_decides_about_its_python_keeps_it(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert py_executable([]) is None
+    harmless = {"working_dir": "gcs://x", "env_vars": {"A": "1"}, "pip": None}
+    monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", json.dumps({"runtime_env": harmless}))
+    assert py_executable(["graphmill"]) is not None
+    monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", json.dumps({"runtime_env": harmless | {part: ["x"]}}))
+    assert py_executable(["graphmill"]) is None
 
 
 @pytest.mark.ray

@@ -10,7 +10,7 @@ from torch import nn
 
 from graphmill.cluster.checkpoints.checkpoint import load_optimizer, moments_of
 from graphmill.cluster.options import TrainOptions
-from graphmill.cluster.training.schedule import Callbacks, Rates, build_optimizer, load_text, saved_text
+from graphmill.cluster.training.schedule import Callbacks, Rates, build_optimizer, load_text, saved_text, uncompiled
 from graphmill.core.errors import ConfigError
 
 SCHEDULERS = {
@@ -165,3 +165,31 @@ def test_callbacks_hear_and_stop(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="expected own_parts:thing to have some of on_epoch_end"):
         Callbacks(("own_parts:thing",), 0)
     assert not Callbacks(("own_parts:thing",), 1).stopped_by  # only rank 0 has callbacks
+
+
+@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.AdamW, torch.optim.LBFGS])
+def test_an_optimizer_without_torchs_compiler_makes_the_same_steps(kind):
+    weights, states = [], []
+    for made in (kind, uncompiled(kind)):
+        layer = nn.Linear(3, 2)
+        with torch.no_grad():
+            layer.weight.copy_(torch.arange(6.0).view(2, 3) / 7)
+            layer.bias.fill_(0.5)
+        optimizer = made(
+            [{"params": [layer.weight], "lr": 0.1}, {"params": [layer.bias]}][: 1 if "LBFGS" in str(kind) else 2],
+            lr=0.2,
+        )
+
+        def loss(layer=layer, optimizer=optimizer):
+            optimizer.zero_grad()
+            value = layer(torch.eye(3)).square().sum()
+            value.backward()
+            return value
+
+        for _ in range(3):
+            optimizer.step(loss)
+        assert all(parameter.requires_grad for parameter in layer.parameters())
+        weights.append([parameter.detach() for parameter in layer.parameters()])
+        states.append(optimizer.state_dict())
+    assert all(torch.equal(one, other) for one, other in zip(*weights, strict=True))
+    assert repr(states[0]) == repr(states[1])

@@ -586,7 +586,8 @@ def test_matrices_decay_and_biases_do_not():
 
 def test_adams_penalty_is_in_the_gradient_of_all_weights():
     worker, _ = whole_epoch_steps(spec(20, weight_decay=0.1, optimizer="adam"), epochs=0)
-    assert type(worker.optimizer) is torch.optim.Adam
+    assert isinstance(worker.optimizer, torch.optim.Adam)
+    assert not isinstance(worker.optimizer, torch.optim.AdamW)
     assert [group["weight_decay"] for group in worker.optimizer.param_groups] == [0.1, 0.1]
     reference = Pooled()
     reference.load_state_dict(worker.model.state_dict())

@@ -23,6 +23,8 @@ from numba.core.compiler_lock import global_compiler_lock
 import graphmill.cluster.transport.remote_owner
 import graphmill.cluster.transport.wire
 from graphmill.cluster.options import ServerOptions
+from graphmill.cluster.serving import partition_server
+from graphmill.cluster.serving.partition_server import PartitionServer
 from graphmill.cluster.transport.connection import Connection as Line
 from graphmill.cluster.transport.connection import Endpoint, connect
 from graphmill.cluster.transport.message_server import MessageServer
@@ -61,6 +63,7 @@ from graphmill.storage.format.encoding_names import parse_encoding_name
 from graphmill.storage.graph import StoredGraph, open_graph
 from graphmill.storage.ingestion.ingest import IngestOptions, ingest
 from graphmill.storage.ingestion.ingest_options import LinkSplitOptions
+from graphmill.storage.replicas.file_stamps import take_stamps
 from tests.listed_graph import random_listed_graph
 from tests.waiting import wait_until
 
@@ -788,9 +791,52 @@ def test_compiling_has_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
         return ROWS
 
     with serving(answer) as server:
-        with pytest.raises(DeadlineError, match="partition server 1: expected compiled loops within 1 s"):
+        with pytest.raises(
+            DeadlineError, match="partition server 1: expected open files and compiled loops within 1 s"
+        ):
             ask(server.endpoint).submit(FindNodes(NODE)).result()
         done.set()
+
+
+def test_a_server_that_comes_back_tells_its_clients_that_it_opens_its_files(
+    graph: StoredGraph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("graphmill.cluster.transport.message_server._SAY_S", 0.1)
+    can_open, open_parts = threading.Event(), partition_server.open_parts
+
+    def open_late(*values: Any, **options: Any) -> PartsOwner:
+        can_open.wait(60)
+        return open_parts(*values, **options)
+
+    monkeypatch.setattr(partition_server, "open_parts", open_late)
+    back = PartitionServer(graph.pin(), (1,), take_stamps(graph.url, graph.partition_files(1)), ServerOptions())
+    owner = ask(back.endpoint(), timeout_s=2.0)
+    threading.Timer(5.0, can_open.set).start()
+    node = np.arange(graph.partition(1).start, graph.partition(1).start + 3)
+    reply = PartOfOwner(owner, part_name(1)).submit(FetchRows(node)).result()
+    np.testing.assert_array_equal(reply.original_id, partition_owner(graph).answer(FetchRows(node)).original_id)
+
+
+def test_threads_that_want_parts_of_one_reply_receive_it_once(graph: StoredGraph) -> None:
+    partition, node = partition_owner(graph), np.arange(graph.partition(1).start, graph.partition(1).start + 3)
+    received: list[str] = []
+
+    class Whole:
+        def submit(self, request: Request) -> "Whole":
+            self.request = request
+            return self
+
+        def result(self) -> Reply:
+            received.append(threading.current_thread().name)
+            time.sleep(0.2)  # the other threads ask meanwhile
+            return PartsOwner({part_name(1): partition}).answer(self.request)
+
+    parts = [PartOfOwner(Whole(), part_name(1))] * 4
+    pending = submit_together([(part, FetchRows(node)) for part in parts])
+    with ThreadPoolExecutor(4) as pool:
+        replies = list(pool.map(lambda each: each.result(), pending))
+    assert len(received) == 1
+    assert all(np.array_equal(reply.original_id, replies[0].original_id) for reply in replies)
 
 
 def test_a_message_to_many_parts_arrives_whole(graph: StoredGraph) -> None:

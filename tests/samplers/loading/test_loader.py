@@ -1,5 +1,6 @@
 """Tests the loader with samplers that are slow, return large batches, fail, or hang."""
 
+import contextlib
 import gc
 import threading
 import time
@@ -10,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from numba.core.compiler_lock import global_compiler_lock
 
 from graphmill.core.errors import ConfigError, DeadlineError, FormatError, GraphmillError, StageError
 from graphmill.samplers.access.router import local_router
@@ -17,6 +19,7 @@ from graphmill.samplers.batches.minibatch import MiniBatch
 from graphmill.samplers.loading.loader import Loader
 from graphmill.samplers.methods.neighbor import NeighborSampler
 from graphmill.samplers.vocabulary.options import LoaderOptions, NeighborOptions
+from graphmill.samplers.vocabulary.stage_clock import excuse
 from graphmill.storage.graph import open_graph
 from graphmill.storage.ingestion.ingest import IngestOptions, ingest
 from tests.listed_graph import random_listed_graph
@@ -227,6 +230,25 @@ def test_a_stuck_sampler_meets_the_deadline() -> None:
         assert "epoch 0, step 2, rank 0: nothing after 0.3 s; step 2 is in stage sample" in str(raised.value)
         assert "\n" not in str(raised.value)
         release.set()
+
+
+@pytest.mark.parametrize("compiles", ["here", "in a server", "nowhere"])
+def test_the_time_of_compiling_does_not_count(compiles: str) -> None:
+    def act(epoch: int, batch: int) -> MiniBatch:
+        until = time.monotonic() + 2
+        while time.monotonic() < until:
+            with global_compiler_lock if compiles == "here" else contextlib.nullcontext():
+                time.sleep(0.1)
+            if compiles == "in a server":
+                excuse()  # as `RemoteOwner` does for each `Compiling`
+        return tiny_batch(epoch, batch)
+
+    with Loader(FakeSampler(1, act), LoaderOptions(timeout_s=1.0, close_timeout_s=10)) as loader:
+        if compiles == "nowhere":
+            with pytest.raises(DeadlineError, match="nothing after 1 s"):
+                next(loader.epoch(0))
+        else:
+            next(loader.epoch(0))
 
 
 def test_closing_does_not_wait_for_ever_for_a_stuck_thread() -> None:
