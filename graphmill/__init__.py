@@ -34,6 +34,8 @@ _NAMES = {
     "load_model": "graphmill.jobs.run.trained_model:load_model",
     "TrainedModel": "graphmill.jobs.run.trained_model:TrainedModel",
     "read_run": "graphmill.jobs.records.run_record:read_run",
+    "verify": "graphmill.jobs.verify:verify",
+    "diff": "graphmill.jobs.diff:diff",
 }
 _PACKAGES = ("models", "samplers")
 __all__ = [*_NAMES, *_PACKAGES]  # noqa: PLE0604  # the names that help(graphmill) shows
@@ -54,6 +56,9 @@ COMMANDS = {
     "replay": "graphmill.jobs.replay",
     "runs": "graphmill.jobs.runs",
     "compare": "graphmill.jobs.compare",
+    "verify": "graphmill.jobs.verify",
+    "export_receipt": "graphmill.jobs.export_receipt",
+    "diff": "graphmill.jobs.diff",
     "report": "graphmill.jobs.report",
     "prune": "graphmill.jobs.prune",
     "doctor": "graphmill.jobs.doctor",

@@ -3,6 +3,7 @@
 config.json        the resolved configuration
 environment.json   versions and machine of the latest start or resume of the run
 metrics.jsonl      one line per epoch
+receipt.jsonl      chain of digests of options, data, batches, gradients and weights (cluster/receipts/chain.py)
 events.jsonl       one line with UTC time per event: begin, start of the workers (again after a failure), failure, traffic of an epoch, end
 tensorboard/       the metrics as TensorBoard events
 train/             Ray Train's own state and checkpoints
@@ -21,6 +22,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from graphmill.cluster.receipts.receipt_file import ReceiptFile
 from graphmill.cluster.runs.run_lease import HOLDERS, RunLease
 from graphmill.cluster.runs.run_store import BASELINES, CONFIG, FILES, GRAPH, RunStore
 from graphmill.cluster.runs.tensorboard_file import EventFile
@@ -93,6 +95,7 @@ class RunDirectory:
         self.hold: RunLease | None = None  # the driver's lease, if the run is on a store
         self.has_report = False  # whether this training has written report.html
         self._metrics = self.path / "metrics.jsonl"
+        self.receipt = ReceiptFile(self.path, write_atomic)
         self._events: EventFile | None = None
         # The new configuration, until the workers of a continued run accept it
         self._new_config: Mapping[str, Any] | None = None
@@ -124,8 +127,11 @@ class RunDirectory:
         continued._new_config = config
         return continued
 
-    def start(self, next_epoch: int, step: int = 0, workers: int | None = None) -> None:
-        """Begins recording at this epoch and step. Earlier records of epochs from `next_epoch` on are removed."""
+    def start(
+        self, next_epoch: int, step: int = 0, workers: int | None = None, receipt: Mapping[str, Any] | None = None
+    ) -> None:
+        """Begins recording at this epoch and step. Earlier records of epochs from `next_epoch` on are removed. `receipt`: the worker's part of the receipt's
+        start; None: this start has no receipt."""
         if self._new_config is not None:
             write_atomic(self.path / "config.json", json.dumps(self._new_config, indent=1) + "\n")
             self._new_config = None
@@ -133,6 +139,10 @@ class RunDirectory:
         lines = [line for line in recorded if json.loads(line)["epoch"] < next_epoch]
         if self._metrics.exists():
             write_atomic(self._metrics, "".join(lines))
+        if receipt is not None:
+            self.receipt.start(
+                (next_epoch, step), {"workers": workers, **receipt}, (self.path / CONFIG).read_bytes(), lines
+            )
         self.note("start", epoch=next_epoch, step=step, workers=workers, repeated=len(recorded) - len(lines))
         self._events = EventFile(self.path / "tensorboard", purge_step=next_epoch)
         self._events.write_options(
@@ -143,6 +153,8 @@ class RunDirectory:
         """Records the epochs before `next_epoch` that workers reported but a killed driver did not record."""
         recorded = {epoch["epoch"] for epoch in self.metrics()}
         for report in reports:
+            if report["kind"].startswith("receipt"):
+                self.take(report)
             if report["kind"] == "epoch" and report["epoch"] < next_epoch and report["epoch"] not in recorded:
                 self.take(report)
 
@@ -152,7 +164,9 @@ class RunDirectory:
         if report["kind"] == "epoch":
             self.record(values)
         elif report["kind"] == "start":
-            self.start(int(report["epoch"]), int(report["step"]), int(report["workers"]))
+            self.start(int(report["epoch"]), int(report["step"]), int(report["workers"]), report.get("receipt"))
+        elif report["kind"].startswith("receipt"):
+            self.receipt.take(report)
         elif report["kind"] != "step":
             self.note(report["kind"], **values)
 
@@ -172,8 +186,10 @@ class RunDirectory:
         if self._events is None:
             self.start(int(epoch_record["epoch"]))
         assert self._events is not None
+        line = json.dumps(dict(epoch_record), allow_nan=False) + "\n"
+        self.receipt.add_metrics(line)
         with open(self._metrics, "a") as stream:
-            stream.write(json.dumps(dict(epoch_record), allow_nan=False) + "\n")
+            stream.write(line)
             stream.flush()
             os.fsync(stream.fileno())  # after a loss of power, an epoch with a checkpoint must have its record
         scalars = {
@@ -196,7 +212,9 @@ class RunDirectory:
         return [json.loads(line) for line in self._complete_lines()]
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
-        write_atomic(self.path / "summary.json", json.dumps(dict(summary), indent=1, allow_nan=False) + "\n")
+        text = json.dumps(dict(summary), indent=1, allow_nan=False) + "\n"
+        self.receipt.end(text.encode())
+        write_atomic(self.path / "summary.json", text)
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
