@@ -14,7 +14,7 @@ Therefore two equal runs have equal `chain`s.
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from graphmill.cluster.receipts.digests import TensorDigests
@@ -125,8 +125,7 @@ def entries_of(body: Mapping[str, Any]) -> list[Entry]:
     """Returns the entries of a line of steps."""
     entries = [Entry(*row) for row in body["entries"]]
     if "mark" in body:
-        mark = body["mark"]
-        entries[-1] = Entry(*entries[-1].row, mark_of(mark))
+        entries[-1] = replace(entries[-1], mark=mark_of(body["mark"]))
     return entries
 
 
@@ -140,7 +139,7 @@ def start_of(body: Mapping[str, Any], config: Mapping[str, Any] | None) -> Start
         epoch=body["epoch"],
         step=body["step"],
         facts=body["facts"],
-        config=body["config"] or config,
+        config=body["config"] or config or {},
         data=body["data"],
         weights=TensorDigests(**body["weights"]),
         tensors=tuple(body["tensors"]),

@@ -81,4 +81,4 @@ def _array(tensor: Tensor) -> np.ndarray:
 
 
 def _bytes(array: np.ndarray) -> memoryview | bytes:
-    return memoryview(array).cast("B") if array.size else b""
+    return array.data.cast("B") if array.size else b""

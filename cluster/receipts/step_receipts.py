@@ -7,7 +7,7 @@ for a model of many tensors, whose marks are long; the first steps have marks af
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from torch import Tensor, nn
@@ -61,7 +61,7 @@ class StepReceipts:
         if not self._is_first:
             return
         mark = None if gradients is None else Mark(gradients, self.digests())
-        self._waiting.append(Entry(*entry.row, mark))
+        self._waiting.append(replace(entry, mark=mark))
         if mark is not None or len(self._waiting) >= self.group:
             self.flush()
 

@@ -481,8 +481,8 @@ class Worker:
         if total > 0:  # otherwise no position has a labelled target: then no update and no weight decay
             norm = self._update(epoch, step, batches)
         if numbers:
-            loss = sum(reduced[:num_positions]) / total if total > 0 else 0.0
-            self.receipts.add(Entry(epoch, step, step_ids(numbers), loss, norm), gradients)
+            mean = sum(reduced[:num_positions]) / total if total > 0 else 0.0
+            self.receipts.add(Entry(epoch, step, step_ids(numbers), mean, norm), gradients)
         if self.embeddings is not None:
             self.embeddings.push(self.rates.factor, learns=total > 0)
         self.optimizer.zero_grad(set_to_none=True)

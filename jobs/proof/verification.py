@@ -92,8 +92,8 @@ def draw_steps(replay: Replay, steps: int | None, seed: int | None) -> Draw:
     if steps is None or proven.place is None:
         asked = recorded if steps is None else recorded[:steps]
         begin = proven.number(replay.begin(proven.receipt.starts[0].position))
-        passes = (Pass(begin, asked[-1], tuple(asked)),) if asked else ()
-        return Draw(None, tuple(asked), passes, count - first)
+        whole = [Pass(begin, asked[-1], tuple(asked))] if asked else []
+        return Draw(None, tuple(asked), tuple(whole), count - first)
     seed = secrets.randbelow(_SEEDS) if seed is None else seed
     asked = sorted(random.Random(seed).sample(recorded, min(steps, len(recorded))))
     by_begin: dict[int, list[int]] = {}
