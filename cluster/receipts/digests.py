@@ -4,7 +4,7 @@ Digests are SHA-256 over the bytes in memory, cut short. Two tensors have the sa
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,10 +47,11 @@ def tensor_digests(tensors: Iterable[Tensor]) -> TensorDigests:
     return TensorDigests(whole.hexdigest()[:_WHOLE], "".join(each), squares**0.5)
 
 
-def batch_number(batch: Any, ids: Tensor, sizes: tuple[int, int]) -> int:
-    """Returns the digest of a batch's ids as a whole number of 48 bits. `ids`: of what the model predicts; `sizes`: numbers of nodes and edges."""
+def batch_number(batch: Any, ids: Callable[[Any], Tensor], sizes: tuple[int, int]) -> int:
+    """Returns the digest of a batch's ids as a whole number of 48 bits. `sizes`: numbers of nodes and edges. `ids` returns what the model predicts; it is
+    called for a batch of a user's own kind, which has none of our attributes."""
     digest = hashlib.sha256(repr(sizes).encode())
-    for name, array in (("predicted", _array(ids)), *_drawn(batch)):
+    for name, array in [*_drawn(batch)] or [("predicted", _array(ids(batch)))]:
         digest.update(f"{name} {array.dtype} {array.shape} ".encode())
         digest.update(_bytes(array))
     return int.from_bytes(digest.digest()[:_NUMBER_BYTES], "big")

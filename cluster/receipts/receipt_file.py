@@ -33,27 +33,48 @@ class ReceiptFile:
         self._num_epochs, self._metrics = 0, hashlib.sha256()
         self._last: Position = (-1, -1)
         self._options: Any = None  # the content of config.json at the last start
+        self._start: Position = (0, 0)
+        self._checkpoints: set[str] = set()
 
-    def start(self, position: Position, own: Mapping[str, Any], config: bytes, metrics: list[str]) -> None:
-        """Begins at the position of a start. `own`: the worker's part; `config`: content of config.json; `metrics`: the lines that are kept."""
-        self._num_epochs, self._metrics = len(metrics), hashlib.sha256("".join(metrics).encode())
-        kept = self._kept(position)
+    def cut(self, position: Position, metrics: list[str]) -> None:
+        """Removes the records from the position of a start on. `metrics`: the lines of metrics.jsonl that are kept. Raises FormatError if the chain is broken."""
+        self._start, self._num_epochs = position, len(metrics)
+        self._metrics = hashlib.sha256("".join(metrics).encode())
+        kept = self._kept()
         if self.path.exists():
             self._write(self.path, "".join(f"{line.decode()}\n" for line in kept))
-        body = {"kind": "start", "version": VERSION, "epoch": position[0], "step": position[1]}
-        options = json.loads(config)
-        same = options == self._options
-        self._options = options
-        self._append({**body, "config": None if same else options, "data": dict(self.data), **own})
-        self._chain = self._chain or own["weights"]["whole"]
 
-    def take(self, record: Mapping[str, Any]) -> None:
-        """Appends the entries of a worker's record. Entries that are already there are left out: a killed driver may have written them."""
+    def make_up(self, record: Mapping[str, Any]) -> None:
+        """Takes a record of an earlier attempt, whose driver was killed. Records from the position of the start on are left out."""
+        if record["kind"] == "receipt":
+            self._take_steps(record, self._start)
+        elif record["kind"] == "receipt-checkpoint":
+            self._take_checkpoint(record)
+
+    def take(self, record: Mapping[str, Any], config: Callable[[], bytes] = lambda: b"{}") -> None:
+        """Appends a worker's record. `config` returns the content of config.json."""
         if record["kind"] == "receipt-checkpoint":
+            self._take_checkpoint(record)
+        elif record["kind"] == "receipt":
+            self._take_steps(record, None)
+        else:
+            options = json.loads(config())
+            own = {name: value for name, value in record.items() if name != "kind"}
+            changed = None if options == self._options else options
+            self._append({"kind": "start", "version": VERSION, **own, "config": changed, "data": dict(self.data)})
+            self._options, self._chain = options, self._chain or own["weights"]["whole"]
+
+    def _take_checkpoint(self, record: Mapping[str, Any]) -> None:
+        if self._before and record["name"] not in self._checkpoints:
+            self._checkpoints.add(record["name"])
             self._append({"kind": "checkpoint", "name": record["name"], "digest": record["digest"]})
-            return
-        entries = [entry for entry in entries_of(record) if entry.position > self._last]
-        if entries:
+
+    def _take_steps(self, record: Mapping[str, Any], stop: Position | None) -> None:
+        """Appends the entries before `stop` that are not there yet."""
+        entries = [
+            each for each in entries_of(record) if each.position > self._last and (stop is None or each.position < stop)
+        ]
+        if entries and self._before:
             self._chain, self._last = chained(self._chain, entries), entries[-1].position
             metrics = (self._num_epochs, self._metrics.hexdigest()[: len(self._chain)])
             self._append(steps_body(entries, self._chain, record["of"], metrics))
@@ -78,10 +99,11 @@ class ReceiptFile:
                 os.fsync(stream.fileno())
         self._before = digest(line)
 
-    def _kept(self, position: Position) -> list[bytes]:
+    def _kept(self) -> list[bytes]:
         """Returns the lines before a position, and sets the state to the last of them. A line of steps may lose its last entries. Raises FormatError if
         the chain is broken: new digests would hide that."""
-        self._before, self._chain, self._last, self._options = "", "", (-1, -1), None
+        self._before, self._chain, self._last, self._options, position = "", "", (-1, -1), None, self._start
+        self._checkpoints = set()
         kept: list[bytes] = []
         lines = whole_lines(self.path.read_bytes()) if self.path.exists() else []
         if lines:
@@ -111,6 +133,8 @@ class ReceiptFile:
                     self._before = digest(line)
                     break
             else:
+                if body["kind"] == "checkpoint":
+                    self._checkpoints.add(body["name"])
                 body.pop("before")
                 line = line_of(body, self._before)
             kept.append(line)

@@ -78,11 +78,8 @@ class StepReceipts:
         state = self._model.state_dict()  # a module may replace a buffer
         return tensor_digests(state[name] for name in self.weights)
 
-    def start(self, facts: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the receipt's part of the record of a start."""
-        return {
-            "facts": dict(facts),
-            "weights": asdict(self.digests()),
-            "tensors": list(self.weights),
-            "trained": list(self.trained),
-        }
+    def start(self, position: Position, facts: Mapping[str, Any]) -> None:
+        """Passes on the record of a start at this position."""
+        body = {"kind": "receipt-start", "epoch": position[0], "step": position[1], "facts": dict(facts)}
+        names = {"tensors": list(self.weights), "trained": list(self.trained)}
+        self._push({**body, "weights": asdict(self.digests()), **names})

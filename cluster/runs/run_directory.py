@@ -127,11 +127,8 @@ class RunDirectory:
         continued._new_config = config
         return continued
 
-    def start(
-        self, next_epoch: int, step: int = 0, workers: int | None = None, receipt: Mapping[str, Any] | None = None
-    ) -> None:
-        """Begins recording at this epoch and step. Earlier records of epochs from `next_epoch` on are removed. `receipt`: the worker's part of the receipt's
-        start; None: this start has no receipt."""
+    def start(self, next_epoch: int, step: int = 0, workers: int | None = None) -> None:
+        """Begins recording at this epoch and step. Earlier records of epochs from `next_epoch` on are removed."""
         if self._new_config is not None:
             write_atomic(self.path / "config.json", json.dumps(self._new_config, indent=1) + "\n")
             self._new_config = None
@@ -139,10 +136,7 @@ class RunDirectory:
         lines = [line for line in recorded if json.loads(line)["epoch"] < next_epoch]
         if self._metrics.exists():
             write_atomic(self._metrics, "".join(lines))
-        if receipt is not None:
-            self.receipt.start(
-                (next_epoch, step), {"workers": workers, **receipt}, (self.path / CONFIG).read_bytes(), lines
-            )
+        self.receipt.cut((next_epoch, step), lines)
         self.note("start", epoch=next_epoch, step=step, workers=workers, repeated=len(recorded) - len(lines))
         self._events = EventFile(self.path / "tensorboard", purge_step=next_epoch)
         self._events.write_options(
@@ -154,7 +148,7 @@ class RunDirectory:
         recorded = {epoch["epoch"] for epoch in self.metrics()}
         for report in reports:
             if report["kind"].startswith("receipt"):
-                self.take(report)
+                self.receipt.make_up(report)
             if report["kind"] == "epoch" and report["epoch"] < next_epoch and report["epoch"] not in recorded:
                 self.take(report)
 
@@ -164,9 +158,9 @@ class RunDirectory:
         if report["kind"] == "epoch":
             self.record(values)
         elif report["kind"] == "start":
-            self.start(int(report["epoch"]), int(report["step"]), int(report["workers"]), report.get("receipt"))
+            self.start(int(report["epoch"]), int(report["step"]), int(report["workers"]))
         elif report["kind"].startswith("receipt"):
-            self.receipt.take(report)
+            self.receipt.take(report, (self.path / CONFIG).read_bytes)
         elif report["kind"] != "step":
             self.note(report["kind"], **values)
 

@@ -492,7 +492,7 @@ class Worker:
         """float64 [positions]: the digest of the ids of each own batch at its position, 0 at other ranks' positions."""
         ids = torch.zeros(self.seat.num_positions, dtype=torch.float64)
         for position, batch in zip(self.seat.positions, batches, strict=True):
-            ids[position] = float(batch_number(batch, self.data.ids(batch), self.data.sizes(batch)))
+            ids[position] = float(batch_number(batch, self.data.ids, self.data.sizes(batch)))
         return ids.to(self.device)
 
     def _request(self) -> CheckpointRequest:
@@ -716,9 +716,8 @@ class Worker:
             for message in damaged:
                 self.reporter.push({"kind": "damage", "what": message})
             step = 0 if self.part is None else self.part.step
-            start = {"kind": "start", "epoch": self.next_epoch, "step": step, "workers": self.world_size}
-            facts = host_facts(self.device.type, torch.get_num_threads())
-            self.reporter.push({**start, "receipt": self.receipts.start(facts)})
+            self.reporter.push({"kind": "start", "epoch": self.next_epoch, "step": step, "workers": self.world_size})
+            self.receipts.start((self.next_epoch, step), host_facts(self.device.type, torch.get_num_threads()))
 
     def begin_at(self, folder: Path | None) -> None:
         """Takes the state of the checkpoint in this folder; None: begins a run. Writes nothing. A collective call."""
