@@ -78,7 +78,7 @@ def find_parting(one: str, other: str, data: str | None, *, allow_import: bool) 
     count = min(left.num_steps, right.num_steps)
     parting = Parting(count)
     first, last = _by_records(left, right, parting)
-    parting.causes = [*_causes(left, right, parting.step)]
+    parting.causes += _causes(left, right, parting.step)
     if parting.step is None or last is None:
         return parting
     try:
@@ -103,17 +103,20 @@ def _by_records(left: ProvenRun, right: ProvenRun, parting: Parting) -> tuple[in
         parting.name = _first_of_two(starts[0].weights, starts[1].weights, starts[0], starts[1])
         return 0, None
     ours, theirs = ({run.number(entry.position): entry for entry in run.receipt.entries} for run in (left, right))
+    begun = [{run.number(start.position): start for start in run.receipt.starts} for run in (left, right)]
     before = -1
     for number in sorted(ours.keys() & theirs.keys()):
+        pair = [begun[0].get(number), begun[1].get(number)]
+        if pair[0] is not None and pair[1] is not None and pair[0].weights.whole != pair[1].weights.whole:
+            parting.step, parting.part = number, "weights"
+            parting.name = _first_of_two(pair[0].weights, pair[1].weights, pair[0], pair[1])
+            _restarted(left, right, number, parting)
+            return number, None
         if (found := _differs(ours[number], theirs[number])) is None:
             before = number
             continue
         parting.step, parting.part = number, found
-        mark, other = ours[number].mark, theirs[number].mark
-        if mark is not None and other is not None and found in ("gradient", "update"):
-            name = "trained" if found == "gradient" else "tensors"
-            pair = (mark.gradients, other.gradients) if found == "gradient" else (mark.weights, other.weights)
-            parting.name = first_tensor(*pair, getattr(starts[0], name))
+        parting.name = _named(ours[number], theirs[number], found, starts[0].tensors, starts[0].trained)
         return before + 1, number
     return 0, None
 
@@ -136,20 +139,18 @@ def _by_traces(ours: Trace, theirs: Trace, left: ProvenRun, right: ProvenRun, pa
     """Sets the parting by the first difference of two traces."""
     for number in sorted(ours.steps.keys() & theirs.steps.keys()):
         one, other = ours.steps[number], theirs.steps[number]
-        found = _first_in_step(one, other, ours, theirs)
+        found = _first_in_step(one, other, ours)
         if found is not None:
             parting.step, (parting.part, parting.name) = number, found
-            if parting.part == "weights":
-                parting.detail = _restarted(left, right, number)
-                if not parting.detail and number:
-                    parting.step, parting.part = number - 1, "update"
+            if parting.part == "weights" and not _restarted(left, right, number, parting) and number:
+                parting.step, parting.part = number - 1, "update"
             return
     parting.limits.append(
         "replays of both runs are equal there: one of the two was not trained as it says (graphmill verify)"
     )
 
 
-def _first_in_step(one: StepTrace, other: StepTrace, ours: Trace, theirs: Trace) -> tuple[str, str] | None:
+def _first_in_step(one: StepTrace, other: StepTrace, ours: Trace) -> tuple[str, str] | None:
     if one.before.whole != other.before.whole:
         return "weights", first_tensor(one.before, other.before, ours.tensors)
     for part, pairs in (("batch", (one.inputs, other.inputs)), ("layer", (one.layers, other.layers))):
@@ -158,11 +159,16 @@ def _first_in_step(one: StepTrace, other: StepTrace, ours: Trace, theirs: Trace)
     if one.entry is None or other.entry is None:
         return None
     found = _differs(one.entry, other.entry)
-    mark, its = one.entry.mark, other.entry.mark
-    if found in ("gradient", "update") and mark is not None and its is not None:
-        pair = (mark.gradients, its.gradients) if found == "gradient" else (mark.weights, its.weights)
-        return found, first_tensor(*pair, ours.trained if found == "gradient" else ours.tensors)
-    return None if found is None else (found, "")
+    return None if found is None else (found, _named(one.entry, other.entry, found, ours.tensors, ours.trained))
+
+
+def _named(one: Entry, other: Entry, part: str, tensors: tuple[str, ...], trained: tuple[str, ...]) -> str:
+    """The first tensor that differs, if both entries have a mark."""
+    if one.mark is None or other.mark is None or part not in ("gradient", "update"):
+        return ""
+    if part == "gradient":
+        return first_tensor(one.mark.gradients, other.mark.gradients, trained)
+    return first_tensor(one.mark.weights, other.mark.weights, tensors)
 
 
 def _first_pair(one: list[tuple[str, str]], other: list[tuple[str, str]]) -> str | None:
@@ -172,13 +178,19 @@ def _first_pair(one: list[tuple[str, str]], other: list[tuple[str, str]]) -> str
     return None if len(one) == len(other) else "another number of tensors"
 
 
-def _restarted(left: ProvenRun, right: ProvenRun, number: int) -> str:
-    """A text on a run that was continued at this step; empty: neither was."""
-    for run in (left, right):
-        for start in run.receipt.starts[1:]:
-            if run.number(start.position) == number:
-                return f"{run.where} was continued there from a checkpoint that holds others"
-    return ""
+def _restarted(left: ProvenRun, right: ProvenRun, number: int, parting: Parting) -> bool:
+    """Whether a run was continued at this step; then its checkpoint is a cause."""
+    texts = [
+        "continued there"
+        if any(run.number(start.position) == number for start in run.receipt.starts[1:])
+        else "not continued there"
+        for run in (left, right)
+    ]
+    if number and "continued there" in texts:
+        parting.detail = "a checkpoint from which a run was continued holds others than the steps before give"
+        parting.causes.append(Cause("file", f"checkpoint at step {number}", *texts))
+        return True
+    return False
 
 
 def _first_of_two(one: TensorDigests, other: TensorDigests, left: Start, right: Start) -> str:
@@ -225,14 +237,6 @@ def _causes(left: ProvenRun, right: ProvenRun, step: int | None) -> Iterator[Cau
     for name, one, other in _differing(*facts):
         group, _, leaf = name.partition(".")
         yield Cause({"packages": "package", "instructions": "cpu"}.get(group, group), leaf or group, one, other)
-    if step is None:
-        return
-    for run, theirs in ((left, right), (right, left)):
-        for start in run.receipt.starts[1:]:
-            number = run.number(start.position)
-            if number <= step and not any(theirs.number(each.position) == number for each in theirs.receipt.starts[1:]):
-                text = f"continued at step {number}"
-                yield Cause("file", "checkpoint", *((text, "not there") if run is left else ("not there", text)))
 
 
 def _micro_batches(config: Mapping[str, Any]) -> Any:
