@@ -35,6 +35,8 @@ _NAMES = {
     "load_model": "graphmill.jobs.run.trained_model:load_model",
     "TrainedModel": "graphmill.jobs.run.trained_model:TrainedModel",
     "read_run": "graphmill.jobs.records.run_record:read_run",
+    "verify": "graphmill.jobs.verify:verify",
+    "diff": "graphmill.jobs.diff:diff",
 }
 _PACKAGES = ("models", "samplers")
 __all__ = [*_NAMES, *_PACKAGES]  # noqa: PLE0604  # the names that help(graphmill) shows
@@ -57,6 +59,9 @@ COMMANDS = {
     "replay": "graphmill.jobs.replay",
     "runs": "graphmill.jobs.runs",
     "compare": "graphmill.jobs.compare",
+    "verify": "graphmill.jobs.verify",
+    "export_receipt": "graphmill.jobs.export_receipt",
+    "diff": "graphmill.jobs.diff",
     "report": "graphmill.jobs.report",
     "audit": "graphmill.jobs.audit",
     "mcp": "graphmill.jobs.mcp_server",

@@ -1,5 +1,6 @@
 from graphmill.jobs.audit import audit as audit
 from graphmill.jobs.config.config import RunConfig as RunConfig
+from graphmill.jobs.diff import diff as diff
 from graphmill.jobs.predict import predict as predict
 from graphmill.jobs.records.run_record import read_run as read_run
 from graphmill.jobs.run.evaluate import evaluate as evaluate
@@ -7,6 +8,7 @@ from graphmill.jobs.run.train import config as config
 from graphmill.jobs.run.train import train as train
 from graphmill.jobs.run.trained_model import TrainedModel as TrainedModel
 from graphmill.jobs.run.trained_model import load_model as load_model
+from graphmill.jobs.verify import verify as verify
 from graphmill.samplers.access.typed_router import typed_router as typed_router
 from graphmill.samplers.access.typed_router import whole_router as router  # noqa: F401
 from graphmill.storage.graph import open_graph as open_graph

@@ -7,7 +7,7 @@ In a folder a checkpoint is synced and then renamed to its final name. On a stor
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,6 +23,7 @@ from graphmill.cluster.checkpoints.checkpoint import (
     write_best,
     write_files,
 )
+from graphmill.cluster.receipts.chain import digest
 from graphmill.cluster.runs.run_store import DEADLINE_S, RunStore
 from graphmill.core.errors import FormatError
 from graphmill.storage.filesystem.disk_space import full_disk
@@ -122,10 +123,12 @@ class Checkpoints:
             unused = f"{name}+{number}"
         return unused
 
-    def save(self, name: str, snapshot: Snapshot) -> None:
-        """Writes a new checkpoint. Raises OSError if writing fails; then the checkpoint does not exist."""
+    def save(self, name: str, snapshot: Snapshot, settle: Callable[[str], None] = lambda _: None) -> None:
+        """Writes a new checkpoint. `settle` gets the digest of state.json; the checkpoint exists only after `settle` has ended. Raises OSError if writing fails;
+        then the checkpoint does not exist."""
         with _staged(self.store, name, f".{name}.{os.getpid()}.tmp") as folder:
             write_files(folder, snapshot)
+            settle(digest((folder / _STATE).read_bytes()))
             _publish(self.store, folder, name)
 
     def sweep(self, keep: int) -> None:

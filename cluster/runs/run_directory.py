@@ -3,6 +3,7 @@
 config.json        the resolved configuration
 environment.json   versions and machine of the latest start or resume of the run
 metrics.jsonl      one line per epoch
+receipt.jsonl      chain of digests of options, data, batches, gradients and weights (cluster/receipts/chain.py)
 events.jsonl       one line with UTC time per event: begin, start of the workers (again after a failure), failure, traffic of an epoch, end
 tensorboard/       the metrics as TensorBoard events
 train/             Ray Train's own state and checkpoints
@@ -21,6 +22,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from graphmill.cluster.receipts.receipt_file import ReceiptFile
 from graphmill.cluster.runs.run_lease import HOLDERS, RunLease
 from graphmill.cluster.runs.run_store import BASELINES, CONFIG, FILES, GRAPH, RunStore
 from graphmill.cluster.runs.tensorboard_file import EventFile
@@ -95,6 +97,7 @@ class RunDirectory:
         self._metrics = self.path / "metrics.jsonl"
         self._next_epoch: int | None = None  # of the last start
         self._events: EventFile | None = None  # since the first epoch that was recorded after the start
+        self.receipt = ReceiptFile(self.path, write_atomic)
         # The new configuration, until the workers of a continued run accept it
         self._new_config: Mapping[str, Any] | None = None
         # Called with every epoch's record after it is written
@@ -134,6 +137,7 @@ class RunDirectory:
         lines = [line for line in recorded if json.loads(line)["epoch"] < next_epoch]
         if self._metrics.exists():
             write_atomic(self._metrics, "".join(lines))
+        self.receipt.cut((next_epoch, step), lines)
         self.note("start", epoch=next_epoch, step=step, workers=workers, repeated=len(recorded) - len(lines))
         self._next_epoch, self._events = next_epoch, None
 
@@ -141,6 +145,8 @@ class RunDirectory:
         """Records the epochs before `next_epoch` that workers reported but a killed driver did not record."""
         recorded = {epoch["epoch"] for epoch in self.metrics()}
         for report in reports:
+            if report["kind"].startswith("receipt"):
+                self.receipt.make_up(report)
             if report["kind"] == "epoch" and report["epoch"] < next_epoch and report["epoch"] not in recorded:
                 self.take(report)
 
@@ -151,6 +157,8 @@ class RunDirectory:
             self.record(values)
         elif report["kind"] == "start":
             self.start(int(report["epoch"]), int(report["step"]), int(report["workers"]))
+        elif report["kind"].startswith("receipt"):
+            self.receipt.take(report, (self.path / CONFIG).read_bytes)
         elif report["kind"] != "step":
             self.note(report["kind"], **values)
 
@@ -169,8 +177,10 @@ class RunDirectory:
         """Appends one epoch's metrics to metrics.jsonl and TensorBoard."""
         if self._next_epoch is None:
             self.start(int(epoch_record["epoch"]))
+        line = json.dumps(dict(epoch_record), allow_nan=False) + "\n"
+        self.receipt.add_metrics(line)
         with open(self._metrics, "a") as stream:
-            stream.write(json.dumps(dict(epoch_record), allow_nan=False) + "\n")
+            stream.write(line)
             stream.flush()
             os.fsync(stream.fileno())  # after a loss of power, an epoch with a checkpoint must have its record
         scalars = {
@@ -202,7 +212,9 @@ class RunDirectory:
         return [json.loads(line) for line in self._complete_lines()]
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
-        write_atomic(self.path / "summary.json", json.dumps(dict(summary), indent=1, allow_nan=False) + "\n")
+        text = json.dumps(dict(summary), indent=1, allow_nan=False) + "\n"
+        self.receipt.end(text.encode())
+        write_atomic(self.path / "summary.json", text)
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

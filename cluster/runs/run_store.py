@@ -32,6 +32,7 @@ FILES = (  # the driver writes these files whole; it also writes event files and
     "config.json",
     "environment.json",
     "metrics.jsonl",
+    "receipt.jsonl",
     "events.jsonl",
     "failure.log",
     "tracking.json",

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from enum import IntEnum
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -82,13 +83,13 @@ class CheckpointWriter:
         best: Mapping[str, torch.Tensor],
         optimizer: torch.optim.Optimizer,
         average: torch.nn.Module | None,
-        flush: Callable[[], None],
+        settle: Callable[[str, str], None],
         table: Path | None = None,
     ) -> str:
         """Registers a checkpoint and returns the name that rank 0 chose. A collective call, which returns when rank 0 has copied the state.
 
-        `flush` writes the records that must be on the disk before the checkpoint may be used; the writing thread calls it first. `table`: the folder of
-        an embedding table's files. An error in the writing thread ends the attempt. Raises StageError if the previous checkpoint is not written in time.
+        `settle(name, digest of state.json)` writes the records that must be on the disk before the checkpoint may be used; the writing thread calls it.
+        `table`: the folder of an embedding table's files. An error in the writing thread ends the attempt. Raises StageError if the previous checkpoint is not written in time.
         """
         start = time.monotonic()
         name, write = state.name, None
@@ -103,21 +104,20 @@ class CheckpointWriter:
                 average=None if average is None else _copied(average.state_dict()),
                 table=table,
             )
-            write = self._begin(name, snapshot, flush)
+            write = self._begin(name, snapshot, settle)
         self._register(state.next_epoch, name, write)
         self._last = time.monotonic()
         self._stall_s += self._last - start
         return name
 
-    def _begin(self, name: str, snapshot: Snapshot, flush: Callable[[], None]) -> Callable[[], None]:
+    def _begin(self, name: str, snapshot: Snapshot, settle: Callable[[str, str], None]) -> Callable[[], None]:
         """Returns the function that writes the checkpoint. The next checkpoint waits until this function has ended."""
         self._idle.clear()
 
         def write() -> None:
             try:
                 with located("checkpoint", f"rank {self._rank}"):
-                    flush()
-                    self._checkpoints.save(name, snapshot)
+                    self._checkpoints.save(name, snapshot, partial(settle, name))
             finally:
                 self._idle.set()
 

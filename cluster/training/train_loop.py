@@ -35,6 +35,10 @@ from graphmill.cluster.metrics.class_scores import all_reduce_sum, begin_sum, ga
 from graphmill.cluster.metrics.straggler import PeerWait, StragglerWatch
 from graphmill.cluster.process.outcome import Failed, Finished, Outcome, Stopped, located
 from graphmill.cluster.process.subnormals import flushed_subnormals
+from graphmill.cluster.receipts.chain import Entry
+from graphmill.cluster.receipts.digests import batch_number, step_ids
+from graphmill.cluster.receipts.host_facts import host_facts
+from graphmill.cluster.receipts.step_receipts import StepReceipts
 from graphmill.cluster.reduction.buffer_mean import BufferMean
 from graphmill.cluster.reduction.gradient_tree import GradientTree
 from graphmill.cluster.reduction.position_tree import Seat
@@ -181,6 +185,7 @@ class Worker:
         self.optimizer = build_optimizer(self.model, spec.options, foreach=self.device.type == "cuda")
         self.rates = Rates(self.optimizer, spec.options, higher_is_better=self.task.higher_is_better)
         self.callbacks = Callbacks(spec.options.callbacks, rank)
+        self.receipts = StepReceipts(self.model, rank, reporter.push)
         self.next_epoch, self.best_epoch = 0, -1
         self.part: EpochProgress | None = None  # progress within the next epoch, if a checkpoint was saved within it
         self.best_score: float | None = None
@@ -235,10 +240,10 @@ class Worker:
                 last = epoch + 1 == options.epochs
                 is_due = last or (epoch + 1) % options.eval_every == 0
                 if is_due:
-                    record |= self._validate(valid, epoch)
+                    record |= self.validate(valid, epoch)
                 self.rates.advance("epoch", self.valid_score if is_due else None)
                 if self._is_stopped(epoch, record) and not is_due:  # the weights that are kept need a score
-                    record |= self._validate(valid, epoch)
+                    record |= self.validate(valid, epoch)
                 last = last or self.is_out_of_patience or bool(self.callbacks.stopped_by)
                 self.next_epoch, self.part = epoch + 1, None
                 if self.writer is not None:
@@ -254,6 +259,7 @@ class Worker:
                     self.checkpoint()
                 if request == CheckpointRequest.SAVE_AND_STOP and not last:
                     return self._stopped()
+        self.receipts.flush()
         scores = self._final_scores()
         self.report_traffic(None)
         self._report_memory()
@@ -403,6 +409,7 @@ class Worker:
         for module in self.frozen:
             module.eval()
         num_steps, own = loader.num_steps, self.seat.positions
+        self.receipts.num_steps = num_steps
         # Sums over the epoch, a row for each own position: loss, weight of the targets, number of targets, nodes and edges.
         sums = torch.zeros(len(own), 5, dtype=torch.float64, device=self.device)
         first, self.part, before_part = 0, None, self.part
@@ -462,6 +469,7 @@ class Worker:
         The ranks exchange weights during the first forward pass, and losses during the last backward pass.
         """
         own, num_positions = self.seat.positions, self.seat.num_positions
+        ids = self._ids(batches) if self.receipts.is_recorded(epoch, step) else torch.zeros(0)
         row_weights = [root_weights(batch) for batch in batches]
         if self.embeddings is not None:
             batches = self.embeddings.for_step(batches)
@@ -488,21 +496,33 @@ class Worker:
                     of_all = all_weights()
                 total, request = torch.stack([of_all[:-1].sum(), of_all[-1]]).tolist()
             if position + 1 == own.stop:
-                all_losses = begin_sum(torch.cat([losses, changed]))
+                all_losses = begin_sum(torch.cat([losses, changed, ids]))
             self.gradients.backward(loss * (1.0 / total if total > 0 else 0.0))
             self.buffers.keep(position)
         with self.peers:
             self.gradients.end()
             reduced = all_losses().tolist()
+        reduced, numbers = reduced[: len(reduced) - len(ids)], reduced[len(reduced) - len(ids) :]
         if not all(map(math.isfinite, reduced)):
             raise self._nonfinite_loss(epoch, step, batches, sums[:, 0].tolist())
         self.buffers.end(reduced[num_positions:])
+        gradients, norm = self.receipts.gradients(epoch, step), 0.0
         if total > 0:  # otherwise no position has a labelled target: then no update and no weight decay
-            self._update(epoch, step, batches)
+            norm = self._update(epoch, step, batches)
+        if numbers:
+            mean = sum(reduced[:num_positions]) / total if total > 0 else 0.0
+            self.receipts.add(Entry(epoch, step, step_ids(numbers), mean, norm), gradients)
         if self.embeddings is not None:
             self.embeddings.push(self.rates.factor, learns=total > 0)
         self.optimizer.zero_grad(set_to_none=True)
         return sums, CheckpointRequest.of(request)
+
+    def _ids(self, batches: Sequence[Any]) -> Tensor:
+        """float64 [positions]: the digest of the ids of each own batch at its position, 0 at other ranks' positions."""
+        ids = torch.zeros(self.seat.num_positions, dtype=torch.float64)
+        for position, batch in zip(self.seat.positions, batches, strict=True):
+            ids[position] = float(batch_number(batch, self.data.ids, self.data.sizes(batch)))
+        return ids.to(self.device)
 
     def _request(self) -> CheckpointRequest:
         """Returns this rank's request to all ranks."""
@@ -516,7 +536,8 @@ class Worker:
         is_due = self.writer is not None and (self.writer.is_due() or (is_full and self.writer.is_idle))
         return CheckpointRequest.SAVE if is_due else CheckpointRequest.NONE
 
-    def _update(self, epoch: int, step: int, batches: Sequence[Any]) -> None:
+    def _update(self, epoch: int, step: int, batches: Sequence[Any]) -> float:
+        """Updates the weights. Returns the norm of the gradient before it is clipped."""
         parameters = [parameter for parameter in self.model.parameters() if parameter.grad is not None]
         norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
         if not math.isfinite(norm):  # the reduced gradients are equal on all ranks, so all ranks stop here
@@ -527,6 +548,7 @@ class Worker:
         if self.options.clip_norm is not None:
             torch.nn.utils.clip_grads_with_norm_(parameters, self.options.clip_norm, norm)
         self.optimizer.step()
+        return float(norm)
 
     def _nonfinite_loss(
         self, epoch: int, step: int, batches: Sequence[Any], losses: Sequence[float]
@@ -549,7 +571,8 @@ class Worker:
             "check the features and targets"
         )
 
-    def _validate(self, loader: Loader | BatchCache, epoch: int) -> dict[str, float]:
+    def validate(self, loader: Loader | BatchCache, epoch: int) -> dict[str, float]:
+        """Scores the validation split after an epoch, and keeps the weights if they are the best. A collective call."""
         start = time.perf_counter()
         by_split: dict[str, Any] = self._evaluate(self.scored, loader, "valid")
         scores = by_split["valid"] = by_split["valid"].compute()
@@ -664,6 +687,7 @@ class Worker:
         if self.writer is None:
             return
         self.data.check()  # weights that were trained on damaged files are not kept
+        self.receipts.flush()
         state = TrainState(
             next_epoch=self.next_epoch,
             best_epoch=self.best_epoch,
@@ -676,7 +700,7 @@ class Worker:
             own=saved_text(self.rates, self.callbacks),
         )
         average = None if self.average is None else self.average.module
-        saved = state, self.model, self.best, self.optimizer, average, self.reporter.flush
+        saved = state, self.model, self.best, self.optimizer, average, self._settle
         if self.embeddings is None:
             name = self.writer.save(*saved)
         else:
@@ -684,6 +708,11 @@ class Worker:
             name = gather_objects(self.writer.save(*saved, self.embeddings.save(folder)))[0]
             self.embeddings.client.saved(str(folder / name))
         self.callbacks.tell("on_checkpoint", self.next_epoch, name)
+
+    def _settle(self, name: str, digest: str) -> None:
+        """Waits until the records before a checkpoint are written, with the digest of its state. Rank 0's writing thread calls this method."""
+        self.reporter.push({"kind": "receipt-checkpoint", "name": name, "digest": digest})
+        self.reporter.flush()
 
     def restore(self, checkpoints: Checkpoints) -> None:
         """Continues from the newest valid checkpoint, if the run has checkpoints. Reports the next epoch to the driver.
@@ -708,31 +737,32 @@ class Worker:
                     checkpoints.opened(choice)
                 )  # verified on each node, because a node may read other bytes than rank 0
             if self.embeddings is not None:
-                self._begin_table(checkpoints, folder)
-            if folder is not None:
-                self._load(folder)
-            elif self.options.start_from is not None:
-                self._begin_with(self.options.start_from)
+                assert checkpoints.store.is_local, "a run with embeddings on a store is refused before it begins"
+                self._table_folder = checkpoints.store.folder.resolve()
+                if self.rank == 0:  # remove unfinished tables of an earlier attempt
+                    for left in checkpoints.store.folder.glob(".table-[0-9]*-[0-9]*"):
+                        shutil.rmtree(left, ignore_errors=True)
+            self.begin_at(folder)
         nodes = gather_objects(self.node)
         if self.rank == 0:
             for message in damaged:
                 self.reporter.push({"kind": "damage", "what": message})
             begun = {"epoch": self.next_epoch, "step": self._part_step, "workers": self.world_size}
             self.reporter.push({"kind": "start", **begun, **({"nodes": nodes} if any(nodes) else {})})
+            at = self.next_epoch, self._part_step
+            self.receipts.start(at, host_facts(self.device.type, torch.get_num_threads()))
 
-    def _begin_table(self, checkpoints: Checkpoints, folder: Path | None) -> None:
-        assert self.embeddings is not None
-        assert checkpoints.store.is_local, "a run with embeddings on a store is refused before it begins"
-        self._table_folder = checkpoints.store.folder.resolve()
-        step = 0
+    def begin_at(self, folder: Path | None) -> None:
+        """Takes the state of the checkpoint in this folder; None: begins a run. Writes nothing. A collective call."""
+        if self.embeddings is not None:
+            from graphmill.cluster.embeddings.client import SavedAt
+
+            step, saved = (0, "") if folder is None else (load_state(folder).table_step, str(folder.resolve()))
+            self.embeddings.begin(SavedAt(step, saved))
         if folder is not None:
-            step = load_state(folder).table_step
-        if self.rank == 0:  # remove unfinished tables of an earlier attempt
-            for left in checkpoints.store.folder.glob(".table-[0-9]*-[0-9]*"):
-                shutil.rmtree(left, ignore_errors=True)
-        from graphmill.cluster.embeddings.client import SavedAt
-
-        self.embeddings.begin(SavedAt(step, "" if folder is None else str(folder.resolve())))
+            self._load(folder)
+        elif self.options.start_from is not None:
+            self._begin_with(self.options.start_from)
 
     def _begin_with(self, path: str) -> None:
         """Sets the initial weights, which rank 0 reads for all ranks. A collective call. Raises ConfigError on all ranks."""

@@ -10,9 +10,10 @@ from dataclasses import asdict, is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from graphmill.cluster.receipts.host_facts import cpu_name, installed_packages
 from graphmill.core.errors import ConfigError, FormatError
 from graphmill.core.files.json_object import parse_object
-from graphmill.jobs.machine.environment import cpu_name, describe_command, installed_packages
+from graphmill.jobs.machine.environment import describe_command
 from graphmill.storage.filesystem.filesystem_errors import one_line_errors
 
 if TYPE_CHECKING:

@@ -671,7 +671,11 @@ def _is_own(recipe: Path) -> bool:
 def saved_tree(run: str, advice: str, *, allow_import: bool = False, known: Collection[str] = ()) -> Tree:
     """The tree saved with a run. Raises FormatError if there is no tree or its version is another. Raises ConfigError if the tree names user code and
     `allow_import` is not set."""
-    tree = saved_by(run, advice)
+    return checked_tree(saved_by(run, advice), run, allow_import=allow_import, known=known)
+
+
+def checked_tree(tree: Tree, run: str, *, allow_import: bool = False, known: Collection[str] = ()) -> Tree:
+    """The content of a run's config.json as a tree of this version. `run`: where it comes from, for messages. Raises like `saved_tree`."""
     if tree.get("format") != FORMAT:
         raise FormatError(
             f"{run}: expected a run of this version (config.json of format {FORMAT}), got one of graphmill 0.1; use that version, or train again"

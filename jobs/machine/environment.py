@@ -6,13 +6,12 @@ import platform
 import shlex
 import subprocess
 import sys
-from contextlib import suppress
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from graphmill.cluster.receipts.host_facts import cpu_name, installed_packages
+
 _GIT_TIMEOUT_S = 10.0
-_PACKAGES = ("graphmill", "torch", "ray", "numpy", "scipy", "pyarrow", "numba", "rdkit")
 
 
 def describe_environment() -> dict[str, Any]:
@@ -63,18 +62,3 @@ def _commit(checkout: Path) -> str | None:
     except (OSError, subprocess.TimeoutExpired):  # git is not installed, or the file system hangs
         return None
     return described.stdout.strip() or None
-
-
-def installed_packages() -> dict[str, str]:
-    """Versions of the recorded packages, without packages that are not installed."""
-    versions = {}
-    for name in _PACKAGES:
-        with suppress(PackageNotFoundError):
-            versions[name] = version(name)
-    return versions
-
-
-def cpu_name() -> str:
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())

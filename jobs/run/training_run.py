@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from graphmill.cluster.checkpoints.checkpoint import TrainState, check_continues
 from graphmill.cluster.checkpoints.checkpoint_store import checkpoints_of, run_disk_full
+from graphmill.cluster.data.training_data import TrainingData
 from graphmill.cluster.runs.records import Record
 from graphmill.cluster.runs.run_directory import RunDirectory, flat, make_folder, write_atomic
 from graphmill.cluster.runs.run_lease import held
@@ -49,6 +50,7 @@ from graphmill.jobs.resolve.resolve import ResolvedRun, step_warnings
 from graphmill.jobs.run.python_words import spoken_here
 from graphmill.jobs.subjects.subject import Served, Subject
 from graphmill.samplers.access.traffic import COLUMNS
+from graphmill.storage.filesystem.urls import absolute_url
 
 if TYPE_CHECKING:
     from graphmill.cluster.embeddings.embeddings import TableSpec
@@ -256,6 +258,27 @@ class Ready:
     table: "TableSpec | None"
 
 
+def train_spec(
+    subject: Subject, resolved: ResolvedRun, data: TrainingData, task: Task, table: "TableSpec | None"
+) -> TrainSpec:
+    """The specification from which the workers of a run, or a replay of it, train. `data`: the data as served to the workers."""
+    config = resolved.config
+    return TrainSpec(
+        data=subject.shared(data, resolved),
+        build_model=resolved.build_model,
+        task=task,
+        model_config=resolved.architecture,
+        identity=resolved.identity,
+        sampler=subject.training(resolved),
+        evaluation=subject.evaluation(resolved),
+        is_estimate=config.evaluation.estimate is not None,
+        keep_best=config.evaluation.keeps_best,
+        table=table,
+        options=resolved.fit,
+        loader=config.loader,
+    )
+
+
 def train_and_score(
     job: str,
     run_dir: RunStore,
@@ -272,20 +295,7 @@ def train_and_score(
     config, entry, unit = resolved.config, subject.entry, subject.unit(resolved.config)
     if config.run.resume is not None:
         resolved = replace(resolved, chosen=(*_choices_that_hold(run_dir, config, resolved.chosen), *resolved.chosen))
-    spec = TrainSpec(
-        data=subject.shared(served.data, resolved),
-        build_model=resolved.build_model,
-        task=task,
-        model_config=resolved.architecture,
-        identity=resolved.identity,
-        sampler=subject.training(resolved),
-        evaluation=subject.evaluation(resolved),
-        is_estimate=config.evaluation.estimate is not None,
-        keep_best=config.evaluation.keeps_best,
-        table=ready.table,
-        options=resolved.fit,
-        loader=config.loader,
-    )
+    spec = train_spec(subject, resolved, served.data, task, ready.table)
     fit = resolved.fit
     if fit.start_from is not None or fit.freeze or fit.rates:  # refused before anything starts
         model = resolved.build_model()
@@ -299,6 +309,8 @@ def train_and_score(
         each = ", one for each" if resolved.micro_batches == resolved.workers.most else ""
         print(f"micro-batches a step: {resolved.micro_batches}, workers: {resolved.workers.most}{each}", flush=True)
     with open_run(run_dir, config.run, resolved.tree()) as run:
+        data = {"snapshot": subject.manifest.snapshot, "content": subject.manifest.content_hash}
+        run.receipt.data = {"url": absolute_url(subject.url), **data}
         with progress("training") as bar:
             try:
                 result = train(spec, ready.launcher, run, follow(bar, config.fit.epochs, task.metric, unit))

@@ -122,11 +122,11 @@ def test_a_checkpoint_that_cannot_be_written_ends_the_attempt(tmp_path, monkeypa
     full = iter([None, OSError(28, "No space left on device")])
     save = Checkpoints.save
 
-    def save_checkpoint(self: Checkpoints, name: str, snapshot: Any) -> None:
+    def save_checkpoint(self: Checkpoints, name: str, snapshot: Any, settle: Any) -> None:
         error = next(full, None)
         if error is not None:
             raise error
-        save(self, name, snapshot)
+        save(self, name, snapshot, settle)
 
     monkeypatch.setattr(Checkpoints, "save", save_checkpoint)
     _, happened, shown = train_here(spec(checkpoint_every=1), tmp_path / "run")
