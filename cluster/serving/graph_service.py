@@ -208,6 +208,7 @@ class JoinedService:
         self._handle, self._graph, self._options = handle, graph, options
         self._job, self._name = _new_job(), service_name(graph)
         self._own: ServerGroup | None = None
+        self._nodes = frozenset[str]()
         self._left = threading.Event()
         self._renewing = threading.Thread(target=self._renew, args=(idle_s / _LOOKS,), name="service", daemon=True)
         self._renewing.start()
@@ -225,9 +226,13 @@ class JoinedService:
             else:
                 for line in said:
                     say(line)
+                self._nodes = frozenset(server.info.node_id for server in servers.servers)
                 kept = {name: getattr(self._options, name) for name in _OF_THE_JOB}
                 return replace(servers, options=replace(servers.options, **kept))
         return self._own.running(wait_s, say)
+
+    def nodes(self) -> frozenset[str]:
+        return self._nodes if self._own is None else self._own.nodes()
 
     def where(self) -> str:
         if self._own is not None:
