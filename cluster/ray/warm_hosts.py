@@ -2,10 +2,9 @@
 
 The raylets of a cluster are running already, so their Python cannot be replaced as in `warm_workers`. But Ray starts the workers of a job by the job's
 `py_executable`. Here that is a shell expression that finds the raylet's Python and runs `main`. The first worker of a host starts the warm process; `warm_launcher`
-asks it for all workers. The process ends with the raylet, or when it has had no worker for a minute. Only the standard library is imported.
+asks it for all workers. The process ends with the raylet, or when it has had no worker for a minute. Only small modules are imported.
 """
 
-import fcntl
 import json
 import os
 import shlex
@@ -17,10 +16,14 @@ import tempfile
 import zlib
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 
 from graphmill.cluster.ray.warm_launcher import launch, worker_of
+from graphmill.core.errors import DeadlineError
+from graphmill.core.files.file_lock import locked
 
 _IDLE_S = 60.0  # Ray ends idle workers of a job after less
+_LOCK_S = 10.0  # a worker holds the lock for some milliseconds
 _PRIVATE = 0o700
 # Parts of a job's runtime environment that leave the Python of the workers as it is.
 _HARMLESS = {"config", "env_vars", "excludes", "py_modules", "working_dir"}
@@ -54,13 +57,14 @@ def main() -> None:
     modules, words = sys.argv[1].split(","), sys.argv[2:]
     door = None
     if worker_of(words) is not None:
-        with suppress(OSError, KeyError, ValueError):  # without a door the worker is started as usual
+        with suppress(OSError, KeyError, ValueError, DeadlineError):  # without a door the worker is started as usual
             door = _door(modules)
     launch(words, door)
 
 
 def _door(modules: Sequence[str]) -> str:
-    """Returns the socket of this job's warm process on this host, and starts the process if there is none. Raises OSError, KeyError or ValueError if it cannot."""
+    """Returns the socket of this job's warm process on this host, and starts the process if there is none. Raises OSError, KeyError, ValueError or
+    DeadlineError if it cannot."""
     raylet = int(os.environ["RAY_RAYLET_PID"])
     if os.getppid() != raylet:
         raise ValueError(f"expected the raylet {raylet} as parent, got {os.getppid()}")
@@ -72,8 +76,7 @@ def _door(modules: Sequence[str]) -> str:
         raise ValueError(f"expected a folder that only this user can enter, got {folder}")
     began = _start_time(raylet)
     path = f"{folder}/{os.environ['RAY_JOB_ID']}-{raylet}-{began}-{zlib.crc32(' '.join(modules).encode())}"
-    with open(f"{folder}/lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # held for some milliseconds
+    with locked(Path(folder, "lock"), _LOCK_S):
         with socket.socket(socket.AF_UNIX) as probe, suppress(FileNotFoundError, ConnectionRefusedError):
             probe.connect(path)
             return path
