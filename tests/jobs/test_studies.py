@@ -125,7 +125,9 @@ def test_some_arms_of_a_study():
     plan = design_sweep(SweepOptions(study="studies/grit_ablations.yaml", arms=("rwse", "paper")), ())
     assert list(plan.arms) == ["paper", "rwse"]
     assert len(list(plan.slots())) == 2
-    with pytest.raises(ConfigError, match=r"--arms: expected some of studies/grit_ablations\.yaml's paper, .*, got rws"):
+    with pytest.raises(
+        ConfigError, match=r"--arms: expected some of studies/grit_ablations\.yaml's paper, .*, got rws"
+    ):
         design_sweep(SweepOptions(study="studies/grit_ablations.yaml", arms=("rws",)), ())
     with pytest.raises(ConfigError, match="arms rwse: expected a study"):
         SweepOptions(arms=("rwse",))
