@@ -114,7 +114,7 @@ def build_model(kind: str, config: HopConfig, seed: int) -> "nn.Module":
     from graphmill.jobs.papers.hop_heads import HEADS
 
     torch.manual_seed(seed)
-    return HEADS[kind](config)
+    return HEADS[kind](config.width, config.walk_steps)
 
 
 def fit(kind: Kind, config: HopConfig, graphs: "Graphs", hops: int, seed: int) -> "tuple[float, float, Tensor]":

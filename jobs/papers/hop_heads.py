@@ -10,8 +10,6 @@ egt           EGT (arXiv:2108.03348): states from the adjacency's singular vecto
 uniform       the same weight for every node
 """
 
-from typing import TYPE_CHECKING, Literal
-
 import torch
 from torch import Tensor, nn
 
@@ -21,26 +19,20 @@ from graphmill.models.grit.attention import BiasAttention, ConditionalAttention
 from graphmill.models.grit.options import GRITConfig
 from graphmill.models.primitives.graphs import Graphs
 
-if TYPE_CHECKING:
-    from graphmill.jobs.papers.hop_attention import HopConfig
-
-Kind = Literal["grit", "graphormer", "transformer", "san", "egt", "uniform"]
 _DEGREES, _LENGTHS = 16, 32
 _VECTORS = 10  # eigenvectors of SAN, singular vectors of EGT
 
 
-def _options(config: "HopConfig") -> GRITConfig:
-    return GRITConfig(
-        width=config.width, num_heads=1, num_layers=1, rrwp_steps=config.walk_steps, attention_dropout=0.0
-    )
+def _options(width: int, walk_steps: int) -> GRITConfig:
+    return GRITConfig(width=width, num_heads=1, num_layers=1, rrwp_steps=walk_steps, attention_dropout=0.0)
 
 
 class GRITHead(nn.Module):
-    def __init__(self, config: "HopConfig") -> None:
+    def __init__(self, width: int, walk_steps: int) -> None:
         super().__init__()
-        self.steps = config.walk_steps
-        self.absolute, self.relative = (nn.Linear(config.walk_steps, config.width, bias=False) for _ in range(2))
-        self.attention = ConditionalAttention(_options(config))
+        self.steps = walk_steps
+        self.absolute, self.relative = (nn.Linear(walk_steps, width, bias=False) for _ in range(2))
+        self.attention = ConditionalAttention(_options(width, walk_steps))
 
     def forward(self, graphs: Graphs) -> Tensor:
         walks_NNK = random_walk_probabilities(graphs, self.steps)[0]
@@ -54,11 +46,11 @@ class GRITHead(nn.Module):
 
 
 class GraphormerHead(nn.Module):
-    def __init__(self, config: "HopConfig") -> None:
+    def __init__(self, width: int, walk_steps: int) -> None:
         super().__init__()
-        self.width = config.width
-        self.degree, self.length = nn.Embedding(_DEGREES, config.width), nn.Embedding(_LENGTHS + 1, config.width)
-        self.attention = BiasAttention(_options(config))
+        self.width = width
+        self.degree, self.length = nn.Embedding(_DEGREES, width), nn.Embedding(_LENGTHS + 1, width)
+        self.attention = BiasAttention(_options(width, walk_steps))
 
     def forward(self, graphs: Graphs) -> Tensor:
         reached_NNK = random_walk_probabilities(graphs, _LENGTHS)[0] > 0
@@ -70,11 +62,11 @@ class GraphormerHead(nn.Module):
 
 
 class TransformerHead(nn.Module):
-    def __init__(self, config: "HopConfig") -> None:
+    def __init__(self, width: int, walk_steps: int) -> None:
         super().__init__()
-        self.steps, self.width = config.walk_steps, config.width
-        self.state = nn.Linear(config.walk_steps, config.width)
-        self.query, self.key = (nn.Linear(config.width, config.width) for _ in range(2))
+        self.steps, self.width = walk_steps, width
+        self.state = nn.Linear(walk_steps, width)
+        self.query, self.key = (nn.Linear(width, width) for _ in range(2))
 
     def forward(self, graphs: Graphs) -> Tensor:
         x_ND = self.state(random_walk_probabilities(graphs, self.steps)[0].diagonal().t())
@@ -82,9 +74,9 @@ class TransformerHead(nn.Module):
 
 
 class SANHead(nn.Module):
-    def __init__(self, config: "HopConfig") -> None:
+    def __init__(self, width: int, walk_steps: int) -> None:
         super().__init__()
-        width = self.width = config.width
+        self.width = width
         self.pair = nn.Linear(2, width)
         self.positions = nn.TransformerEncoderLayer(width, 4, 2 * width, dropout=0.0, batch_first=True)
         self.query, self.key = (nn.ModuleList(nn.Linear(width, width) for _ in range(2)) for _ in range(2))
@@ -107,13 +99,13 @@ class SANHead(nn.Module):
 
 
 class EGTHead(nn.Module):
-    def __init__(self, config: "HopConfig") -> None:
+    def __init__(self, width: int, walk_steps: int) -> None:
         super().__init__()
-        self.width = config.width
-        self.state = nn.Linear(2 * _VECTORS, config.width)
-        self.query, self.key = (nn.Linear(config.width, config.width) for _ in range(2))
-        self.edge = nn.Embedding(2, config.width)
-        self.bias, self.gate = nn.Linear(config.width, 1), nn.Linear(config.width, 1)
+        self.width = width
+        self.state = nn.Linear(2 * _VECTORS, width)
+        self.query, self.key = (nn.Linear(width, width) for _ in range(2))
+        self.edge = nn.Embedding(2, width)
+        self.bias, self.gate = nn.Linear(width, 1), nn.Linear(width, 1)
 
     def forward(self, graphs: Graphs) -> Tensor:
         adjacency_NN = graphs.padding.adjacency()[0]
@@ -127,7 +119,7 @@ class EGTHead(nn.Module):
 
 
 class UniformHead(nn.Module):
-    def __init__(self, config: "HopConfig") -> None:
+    def __init__(self, width: int, walk_steps: int) -> None:
         super().__init__()
 
     def forward(self, graphs: Graphs) -> Tensor:
