@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from graphmill.cluster.receipts.chain import RECEIPT, Position, Receipt, Start, read_receipt, whole_lines
 from graphmill.cluster.runs.run_store import RunStore
-from graphmill.core.errors import FormatError
+from graphmill.core.errors import ConfigError, FormatError
 from graphmill.core.files.json_object import parse_object
 from graphmill.core.files.small_files import read_small
 
@@ -102,7 +102,7 @@ def _text(line: Any) -> bytes:
 def open_spec(proven: ProvenRun, start: Start, data: str | None, *, allow_import: bool) -> "TrainSpec":
     """The specification from which the workers of this start trained. `data`: URL of the graph; None: where the run found it.
 
-    Raises FormatError if the data is another, or differs from its own checksums.
+    Raises FormatError if the data is another, or differs from its own checksums; ConfigError if one process cannot replay the run.
     """
     from graphmill.jobs.config.config import checked_tree
     from graphmill.jobs.resolve.resolve import read_resolved
@@ -110,6 +110,11 @@ def open_spec(proven: ProvenRun, start: Start, data: str | None, *, allow_import
     from graphmill.jobs.subjects.subject import subject_class
 
     resolved = read_resolved(checked_tree(dict(start.config), proven.where, allow_import=allow_import))
+    if resolved.is_full_graph and resolved.workers.most > 1:
+        raise ConfigError(
+            f"{proven.where}: expected a run that one process can replay, got a graph-parallel run of {resolved.workers.most} workers; its files equal the "
+            "receipt, and its steps can only be trained again"
+        )
     config = resolved.config
     url = data if data is not None else str(start.data.get("url", ""))
     if hasattr(config.data, "path"):

@@ -58,7 +58,7 @@ def store(folder: Path, changed_row: int | None = None) -> None:
     label = (feature[:, 0] > 0).astype(np.int64)
     if changed_row is not None:
         feature[changed_row, 2] += 0.5
-    split = np.repeat(np.array([1, 2, 3], np.int8), [80, 160, 160])[:, None]
+    split = np.repeat(np.array([1, 2, 3, 0], np.int8), [80, 40, 40, 240])[:, None]
     ends = rng.integers(0, NUM_NODES, (2, 2000))
     graph = ArrayGraph("pairs", NUM_NODES, ends[0], ends[1], feature=feature, label=label, split=split)
     gm.ingest(graph, str(folder), options=gm.IngestOptions(num_partitions=2))

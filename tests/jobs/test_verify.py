@@ -12,7 +12,6 @@ import sys
 import time
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partialmethod
 from pathlib import Path
 from typing import Any
 
@@ -38,19 +37,20 @@ from graphmill.jobs.proof.proven_run import open_proven
 from graphmill.jobs.proof.replay_steps import Replay
 from graphmill.jobs.proof.verification import Verification, Verifier, draw_steps
 from tests.job_in_process import output_of, run_job, run_on_one_thread
+from tests.jobs.test_diff import store
 from tests.recording_reporter import write_at_once
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PROCESS = "--workers 1 --workers.launcher process --fit.micro_batches 2 --fit.schedule constant --fit.warmup_epochs 0"
-SMALL = f"{PROCESS} --run.defaults recipe --data graph --fit.checkpoint_every 2 --evaluation sampled"
-SAGE = f"{SMALL} --model sage --model.width 8 --model.num_layers 2 --sampler neighbor --sampler.fanouts 4 3 --sampler.batch_size 4"
+SMALL = f"{PROCESS} --run.defaults recipe --data graph --fit.checkpoint_every 2"
+SAGE = f"{SMALL} --evaluation sampled --model sage --model.width 8 --model.num_layers 2 --sampler neighbor --sampler.fanouts 4 3 --sampler.batch_size 4"
 GECO = f"{SMALL} --model geco --model.width 16 --model.num_layers 2 --sampler.num_chunks 4"
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("verify")
-    output_of(ingest.main, "synthetic", "graph", "--partitions", 2, "--synthetic.num-nodes", 1000, cwd=folder)
+    store(folder / "graph")
     return folder
 
 
@@ -164,7 +164,7 @@ def test_an_altered_row_of_the_data_is_found(honest, tmp_path, monkeypatch):
     assert not found.is_verified
     assert file.name in found.problems[0]
     # a graph that is whole, but another
-    output_of(ingest.main, "synthetic", tmp_path / "other", "--synthetic.num-nodes", 300, "--synthetic.seed", 1)
+    store(tmp_path / "other", 7)
     found = gm.verify(str(honest), data=str(tmp_path / "other"))
     assert "expected the data of the run (content" in found.problems[0]
 
@@ -212,7 +212,8 @@ class Retrained:
         self.start = proven.receipt.starts[0]
         self.spec = Replay(proven).spec(self.start)
 
-    def run(self, folder: Path) -> Replay:
+    def worker(self, folder: Path) -> Worker:
+        """A worker that writes a receipt and checkpoints to an empty folder."""
         folder.mkdir()
         receipt = ReceiptFile(folder, write_atomic)
         receipt.data = self.start.data
@@ -233,8 +234,27 @@ class Retrained:
         writer = CheckpointWriter(checkpoints, 0, None, write_at_once)
         worker = Worker(self.spec, Direct(), 0, 1, torch.device("cpu"), writer)  # type: ignore[arg-type]
         worker.restore(checkpoints)
-        worker.run()
+        return worker
+
+    def run(self, folder: Path) -> Replay:
+        worker = self.worker(folder)
+        with worker.loader(self.spec.sampler) as train:
+            for epoch in range(self.spec.options.epochs):
+                worker.train_epoch(train, epoch)
+                worker.next_epoch = epoch + 1
+                if (epoch + 1) % 2 == 0:
+                    worker.checkpoint()
         return self.replay(open_proven(str(folder)))
+
+    def measure(self, folder: Path, seconds: list[float]) -> None:
+        """Trains about 64 steps, and adds their CPU seconds to the list."""
+        worker = self.worker(folder)
+        with worker.loader(self.spec.sampler) as train:
+            began = time.process_time()
+            for epoch in range(max(1, 64 // train.num_steps)):
+                worker.train_epoch(train, epoch)
+            worker.receipts.flush()
+            seconds.append(time.process_time() - began)
 
     def replay(self, proven: Any) -> Replay:
         replay = Replay(proven)
@@ -456,7 +476,6 @@ def test_receipts_cost_at_most_a_hundredth(tmp_path, name):
     for number in range(10):
         is_kept = number % 2 == 0
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Worker, "run", partialmethod(_epoch, seconds[is_kept]))
             if is_kept:
                 patch.setattr(Worker, "_ids", timed(Worker._ids))
                 for each in ("gradients", "add"):
@@ -464,20 +483,10 @@ def test_receipts_cost_at_most_a_hundredth(tmp_path, name):
             else:
                 patch.setattr(StepReceipts, "is_recorded", lambda *_: False)
                 patch.setattr(StepReceipts, "gradients", lambda *_: None)
-            again.run(tmp_path / f"turn-{number}")
+            again.measure(tmp_path / f"turn-{number}", seconds[is_kept])
     kept, plain = (sorted(seconds[each])[2] for each in (True, False))
     share = inside / sum(seconds[True])
     print(
         f"{name}: inside the receipts {share:.2%} of CPU time; with {kept:.3f} s, without {plain:.3f} s ({kept / plain - 1:+.2%})"
     )
     assert share < 0.01
-
-
-def _epoch(worker: Worker, seconds: list[float]) -> None:
-    """Trains an epoch of at most 64 steps, and notes its CPU seconds. In place of `Worker.run`."""
-    with worker.loader(worker.spec.sampler) as train:
-        began = time.process_time()
-        for epoch in range(max(1, 64 // train.num_steps)):
-            worker.train_epoch(train, epoch)
-        worker.receipts.flush()
-        seconds.append(time.process_time() - began)
