@@ -214,22 +214,25 @@ class JoinedService:
         self._renewing.start()
 
     def running(self, wait_s: float = 0.0, say: Callable[[str], None] = lambda _: None) -> PartitionServers:
-        """Returns the running servers. If the service is gone, starts servers of this job. Errors: see `ServerGroup.running`."""
-        if self._own is None:
-            try:
-                servers, said = _join(self._handle, self._job, self._graph, self._options, wait_s)
-            except StageError as error:
-                if find_service(self._graph) is not None:
-                    raise
+        """Returns the running servers. If the service is gone, joins the one that was started since, or starts servers of this job. Errors: see
+        `ServerGroup.running`."""
+        if self._own is not None:
+            return self._own.running(wait_s, say)
+        try:
+            servers, said = _join(self._handle, self._job, self._graph, self._options, wait_s)
+        except StageError as error:
+            handle = find_service(self._graph)
+            if handle is None:
                 say(f"the graph service is gone, this job starts its own partition servers ({error})")
                 self._own = ServerGroup(self._graph, self._options)
-            else:
-                for line in said:
-                    say(line)
-                self._nodes = frozenset(server.info.node_id for server in servers.servers)
-                kept = {name: getattr(self._options, name) for name in _OF_THE_JOB}
-                return replace(servers, options=replace(servers.options, **kept))
-        return self._own.running(wait_s, say)
+                return self._own.running(wait_s, say)
+            self._handle = handle
+            servers, said = _join(handle, self._job, self._graph, self._options, wait_s)
+        for line in said:
+            say(line)
+        self._nodes = frozenset(server.info.node_id for server in servers.servers)
+        kept = {name: getattr(self._options, name) for name in _OF_THE_JOB}
+        return replace(servers, options=replace(servers.options, **kept))
 
     def nodes(self) -> frozenset[str]:
         return self._nodes if self._own is None else self._own.nodes()

@@ -41,6 +41,10 @@ NOT_RUN = {
     ): "a bucket; tests/jobs/test_disk_cache.py reads a store by the cache",
     (
         "docs/guides/cluster.md",
+        "graphmill serve-graph s3",
+    ): "a cluster and a bucket; tests/cluster/serving/test_graph_service.py starts, uses and ends a service",
+    (
+        "docs/guides/cluster.md",
         "python jobs/ingest.py ogbn-products",
     ): "a download of 1.4 GB; tests/cluster/test_root_groups.py trains with such roots",
     ("docs/guides/cluster.md", "ray "): "several machines; tests/cluster/test_launch_files.py checks the options",
