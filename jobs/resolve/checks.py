@@ -185,6 +185,8 @@ def _is_of_one_graph(config: RunConfig) -> str | None:
         return f"width: expected the nodes of one graph, got {about} and --embeddings.width {config.embeddings.width}; leave it out"
     if config.baseline.networks:
         return f"baseline: expected the nodes of one graph, or trees, got {about} and {' '.join(config.baseline.networks)}; leave out --baseline"
+    if config.servers.label_selector:
+        return f"label_selector: expected one graph, whose partitions servers hold, got {about}; leave out --servers.label_selector"
     if config.servers.range_reads:
         return f"range_reads: expected the nodes of one graph, whose features stay on its store, got {about}; leave out --servers.range_reads"
     return None

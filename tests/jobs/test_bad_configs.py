@@ -64,6 +64,8 @@ ROWS = (
         "train_nodes", "--data.edge_features --model sage --sampler.corrected", ("each edge", "--sampler.corrected no")
     ),
     Row("train_nodes", "--embeddings.widht 8", ("--embeddings.widht", "--embeddings.width"), 2),
+    Row("train_graphs", "--servers.label_selector role=storage", ("one graph", "many graphs", "label_selector")),
+    Row("train_nodes", "--servers.label_selector storage", ("label_selector", "KEY=VALUE", "storage")),
     Row("train_graphs", "--servers.range_reads", ("one graph", "many graphs", "--servers.range_reads")),
     Row("train_graphs", "--embeddings.width 8", ("one graph", "many graphs", "--embeddings.width 8")),
     Row("train_nodes", "--sampler neighbor --sampler.time until", ("'until'", "--evaluation sampled")),
