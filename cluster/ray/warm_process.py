@@ -241,8 +241,12 @@ def main() -> None:
     for module in modules:
         if not module.startswith(_WITH_RAY):
             importlib.import_module(module)
+    path = listener.getsockname()
     request = WarmProcess(listener, keeper, float(sys.argv[3]), modules).serve()
     if request is None:
+        for file in (path, f"{path}.err"):
+            with suppress(OSError):
+                os.unlink(file)
         return
     os.environ.clear()
     os.environ.update(request.environment | request.added)

@@ -221,9 +221,11 @@ def test_the_workers_of_a_clusters_host_are_forked_and_the_warm_process_ends_wit
     again = cluster.launch("colorsys", "RAY_TRAIN_X=1")
     assert (again["parent"], again["environment"]["RAY_TRAIN_X"]) == (warm.pid, "1")
     assert not cluster.launch("colorsys", "ANOTHER=1")["is_warm"]
-    assert cluster.launch("this")["parent"] != warm.pid
+    other = psutil.Process(cluster.launch("this")["parent"])
+    assert other != warm
     cluster.raylet.kill()
-    warm.wait(WAIT_S)
+    psutil.wait_procs([warm, other], WAIT_S)
+    assert [file.name for file in (cluster.folder / f"graphmill-warm-{os.getuid()}").iterdir()] == ["lock"]
 
 
 def test_a_hosts_worker_starts_as_usual_without_a_private_folder_and_without_graphmill(cluster: Cluster) -> None:
