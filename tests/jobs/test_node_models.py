@@ -16,6 +16,8 @@ TINY = "--data.nodes 600 --data.partitions 1 --workers 1 --fit.epochs 2 --fit.wa
 MODELS = {
     "primphormer": "--model.width 32 --model.position.kind laplacian_linear --model.position.steps 4 --sampler.num_chunks 2",
     "tokengt": "--model.width 16 --model.num_layers 1 --model.identifier laplacian --model.identifier_dim 4 --sampler.num_chunks 2",
+    "polynormer": "--model.width 16 --model.num_heads 2 --model.num_layers 2 --model.local_epochs 1 --sampler.num_chunks 2",
+    "sgformer": "--model.width 16 --sampler.num_chunks 2",
     "sage": "--model.width 16 --sampler neighbor --sampler.fanouts 5 5 5 --sampler.batch_size 64",
     "grit": "--model.width 16 --model.num_layers 1 --model.num_heads 2 --sampler.max_nodes 8",
     "ppgt": "--model.width 16 --model.num_layers 1 --sampler.max_nodes 8",
@@ -23,7 +25,7 @@ MODELS = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", ["grit", "ppgt"])
+@pytest.mark.parametrize("model", ["grit", "ppgt", "polynormer"])
 def test_the_job_trains_and_reports(model, tmp_path):
     trains_and_reports(model, "process", tmp_path)
 
