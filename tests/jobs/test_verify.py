@@ -121,7 +121,7 @@ def _weight(run: Path, *, forged: bool = False) -> str:
     name = max(path.name for path in (run / "train").iterdir())
     file = run / "train" / name / "model.safetensors"
     weights = load_file(file)
-    next(iter(weights.values())).view(torch.int32).flatten()[0] ^= 1
+    max(weights.values(), key=torch.numel).view(torch.int32).flatten()[0] ^= 1
     save_file(weights, file)
     if forged:
         state = load_state(file.parent)
