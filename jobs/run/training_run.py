@@ -385,15 +385,23 @@ def _told_in_full(record: Run) -> dict[str, Any]:
         for rank in record.ranks
     ]
     totals: dict[str, Any] = {} if record.peak_bytes is None else {"peak_bytes": record.peak_bytes}
-    if costs := record.told("interruption"):
-        announced = sum(bool(cost["announced"]) for cost in costs)
-        totals["interruptions"] = {
-            "announced": announced,
-            "unannounced": len(costs) - announced,
-            "steps_lost": sum(cost["steps"] for cost in costs),
-            "stood_s": round(sum(cost["stood_s"] for cost in costs), 1),
-        }
+    totals |= interruptions(record)
     return {**totals, **({"traffic": traffic} if traffic else {}), **({"ranks": ranks} if ranks else {})}
+
+
+def interruptions(record: Run) -> dict[str, Any]:
+    """The summary's entry about interruptions, with the sums of their costs. Empty if there were none."""
+    costs = record.told("interruption")
+    if not costs:
+        return {}
+    announced = sum(bool(cost["announced"]) for cost in costs)
+    sums = {
+        "announced": announced,
+        "unannounced": len(costs) - announced,
+        "steps_lost": sum(cost["steps"] for cost in costs),
+        "stood_s": round(sum(cost["stood_s"] for cost in costs), 1),
+    }
+    return {"interruptions": sums}
 
 
 @results()
