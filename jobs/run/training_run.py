@@ -186,8 +186,11 @@ def end_finished(summary: Mapping[str, Any], run_dir: RunStore, run: RunOptions)
     return end_of_run(summary, require_baselines=run.require_baselines)
 
 
-def follow(bar: Progress, num_epochs: int, metric: str, unit: str) -> Callable[[Record], None]:
-    """Returns a callback that shows rank 0's records as progress. `unit`: the predicted objects, such as "nodes" or "graphs"."""
+def follow(
+    bar: Progress, num_epochs: int, metric: str, unit: str, *, on_hosts: bool = False
+) -> Callable[[Record], None]:
+    """Returns a callback that shows rank 0's records as progress. `unit`: the predicted objects, such as "nodes" or "graphs". `on_hosts`: several hosts serve
+    the graph, so a line says how much of it is near the workers."""
     scores = ""
     rate = "nodes_per_s" if unit == "nodes" else "roots_per_s"
 
@@ -216,7 +219,7 @@ def follow(bar: Progress, num_epochs: int, metric: str, unit: str) -> Callable[[
             )
         elif record["kind"] == "failure":
             print(f"\n{record['what']}\nall workers start again from the latest checkpoint", file=sys.stderr)
-        elif record["kind"] == "near":
+        elif record["kind"] == "near" and on_hosts:
             print(f"\n{near_line(record['shares'], record['hosts'])}", file=sys.stderr)
         elif record["kind"] in ("hosts", "slow"):
             print(f"\n{record['what']}", file=sys.stderr)
@@ -299,7 +302,12 @@ def train_and_score(
     with open_run(run_dir, config.run, resolved.tree()) as run:
         with progress("training") as bar:
             try:
-                result = train(spec, ready.launcher, run, follow(bar, config.fit.epochs, task.metric, unit))
+                result = train(
+                    spec,
+                    ready.launcher,
+                    run,
+                    follow(bar, config.fit.epochs, task.metric, unit, on_hosts=bool(served.where)),
+                )
             except (OSError, StageError) as error:
                 full = run_disk_full(run_dir)
                 if full is None:
