@@ -189,8 +189,11 @@ def end_finished(summary: Mapping[str, Any], run_dir: RunStore, run: RunOptions)
     return end_of_run(summary, require_baselines=run.require_baselines)
 
 
-def follow(bar: Progress, num_epochs: int, metric: str, unit: str) -> Callable[[Record], None]:
-    """Returns a callback that shows rank 0's records as progress. `unit`: the predicted objects, such as "nodes" or "graphs"."""
+def follow(
+    bar: Progress, num_epochs: int, metric: str, unit: str, *, on_hosts: bool = False
+) -> Callable[[Record], None]:
+    """Returns a callback that shows rank 0's records as progress. `unit`: the predicted objects, such as "nodes" or "graphs". `on_hosts`: several hosts serve
+    the graph, so a line says how much of it is near the workers."""
     scores = ""
     rate = "nodes_per_s" if unit == "nodes" else "roots_per_s"
 
@@ -219,7 +222,7 @@ def follow(bar: Progress, num_epochs: int, metric: str, unit: str) -> Callable[[
             )
         elif record["kind"] == "failure":
             print(f"\n{record['what']}\nall workers start again from the latest checkpoint", file=sys.stderr)
-        elif record["kind"] == "near":
+        elif record["kind"] == "near" and on_hosts:
             print(f"\n{near_line(record['shares'], record['hosts'])}", file=sys.stderr)
         elif record["kind"] in ("hosts", "slow"):
             print(f"\n{record['what']}", file=sys.stderr)
@@ -313,7 +316,12 @@ def train_and_score(
         run.receipt.data = {"url": absolute_url(subject.url), **data}
         with progress("training") as bar:
             try:
-                result = train(spec, ready.launcher, run, follow(bar, config.fit.epochs, task.metric, unit))
+                result = train(
+                    spec,
+                    ready.launcher,
+                    run,
+                    follow(bar, config.fit.epochs, task.metric, unit, on_hosts=bool(served.where)),
+                )
             except (OSError, StageError) as error:
                 full = run_disk_full(run_dir)
                 if full is None:
@@ -403,15 +411,23 @@ def _told_in_full(record: Run) -> dict[str, Any]:
         for rank in record.ranks
     ]
     totals: dict[str, Any] = {} if record.peak_bytes is None else {"peak_bytes": record.peak_bytes}
-    if costs := record.told("interruption"):
-        announced = sum(bool(cost["announced"]) for cost in costs)
-        totals["interruptions"] = {
-            "announced": announced,
-            "unannounced": len(costs) - announced,
-            "steps_lost": sum(cost["steps"] for cost in costs),
-            "stood_s": round(sum(cost["stood_s"] for cost in costs), 1),
-        }
+    totals |= interruptions(record)
     return {**totals, **({"traffic": traffic} if traffic else {}), **({"ranks": ranks} if ranks else {})}
+
+
+def interruptions(record: Run) -> dict[str, Any]:
+    """The summary's entry about interruptions, with the sums of their costs. Empty if there were none."""
+    costs = record.told("interruption")
+    if not costs:
+        return {}
+    announced = sum(bool(cost["announced"]) for cost in costs)
+    sums = {
+        "announced": announced,
+        "unannounced": len(costs) - announced,
+        "steps_lost": sum(cost["steps"] for cost in costs),
+        "stood_s": round(sum(cost["stood_s"] for cost in costs), 1),
+    }
+    return {"interruptions": sums}
 
 
 @results()

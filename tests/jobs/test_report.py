@@ -29,7 +29,7 @@ from graphmill.jobs.reporting.page import render, value_text
 from graphmill.jobs.reporting.plot import Line, Plot
 from graphmill.jobs.reporting.run_report import run_page
 from graphmill.jobs.reporting.scaling_report import html as scaling_page
-from graphmill.jobs.run.training_run import open_run
+from graphmill.jobs.run.training_run import interruptions, near_line, open_run
 from graphmill.samplers.access.traffic import COLUMNS
 from graphmill.storage.ingestion.ingest import IngestOptions, ingest
 from graphmill.storage.synthetic.products_like import SyntheticGraph, SyntheticOptions
@@ -268,13 +268,32 @@ def test_traffic_damage_and_requested_ends_are_told(tmp_path: Path) -> None:
     run.note("memory", peak_bytes=[2**30, 2**31, None])
     run.note("saved", where="epoch 2, step 7")
     run.note("damage", what="epoch-000001-deadbeef: model.safetensors: expected its SHA-256")
+    run.note("interruption", announced=True, steps=0, stood_s=8.3)
+    run.note("interruption", announced=False, steps=5, stood_s=20.1)
     record = read_run(run.path)
+    assert interruptions(record)["interruptions"] == {
+        "announced": 1,
+        "unannounced": 1,
+        "steps_lost": 5,
+        "stood_s": 28.4,
+    }
     assert record.traffic == (PartitionTraffic(6, 2**22, 0, 0), PartitionTraffic(0, 0, 8, 2**22))
     assert record.peak_bytes == 2**31
     text = text_of(run_page(record))
     assert "0 6 4.0 0 0.0 50.0% 1 0 0.0 8 4.0 50.0%" in text
     assert "Saved and ended on request (Ctrl-C or SIGTERM) at epoch 2, step 7." in text
     assert "A damaged checkpoint was passed over: epoch-000001-deadbeef" in text
+    assert "An announced interruption: steps lost 0, stood for 8.3 s." in text
+    assert "An unannounced interruption: steps lost 5, stood for 20.1 s." in text
+
+
+def test_the_line_about_near_rows_warns_of_workers_without_any() -> None:
+    assert (
+        near_line([0.621, 0.708], ["h1", "h2"]) == "near rows: a worker reads 62% to 71% of its bytes on its own host"
+    )
+    assert near_line([0.5, 0.5], ["h1", "h2"]) == "near rows: a worker reads 50% of its bytes on its own host"
+    warning = near_line([0.5, 0.0, 0.0], ["h1", "h2", "h2"])
+    assert warning.startswith("warning: near rows: a worker reads 0% to 50% of its bytes on its own host; none on h2, ")
 
 
 def test_a_comparison_lists_what_differs_and_draws_both_runs(tmp_path: Path) -> None:
