@@ -91,6 +91,8 @@ def test_the_trainings_of_a_row_run(row, graphs, tmp_path):
         recipe.write_text(yaml.safe_dump(config.tree()))
         job = train_nodes if config.kind == "nodes" else train_graphs
         more = [] if config.kind == "nodes" else ["--sampler.max_graphs", "12"]
+        if config.sampler.name == "node2subgraph":
+            more = ["--sampler.max_nodes", "16"]
         words = [*FEW.split(), *TINY.get(config.model.name, "").split(), *more]
         stored = graphs(name, "holdout" in _head(row) if name == "pcqm4mv2" else False)
         said = output_of(job.main, recipe, "--data", stored, *words, "--run.dir", tmp_path / f"run-{place}")
