@@ -190,9 +190,7 @@ def run_rows(rows: Sequence[PublishedRow], config: ReproduceConfig, more: Sequen
     failed = 0
     for number, (row, words) in enumerate(zip(rows, commands, strict=True), 1):
         place = out / f"{number:02d}"
-        command = [*words, *(() if words[0] == "predict" else ("--run.dir", str(place)) if words[0] in _TRAINS else ())]
-        if words[0] in ("sweep", "bench") or words[0].startswith(_PAPERS):
-            command[2 if words[0] == "bench" else 1 : 2 if words[0] == "bench" else 1] = ["--out", str(place)]
+        command = placed(words, place)
         print(f"[{number}/{len(rows)}] {row.paper} {row.table}, {row.row}: {program(command)}", flush=True)
         start = [sys.executable, "-m", *(command if words[0].startswith(_PAPERS) else ["graphmill", *command])]
         try:
@@ -204,6 +202,17 @@ def run_rows(rows: Sequence[PublishedRow], config: ReproduceConfig, more: Sequen
         for line in measured(row, place) if status == 0 else [f"failed, exit status {status}"]:
             print(f"{row.row}: {line}", flush=True)
     return 1 if failed else 0
+
+
+def placed(words: Sequence[str], place: Path) -> list[str]:
+    """The command with `place` as the folder of its run or results, if it has such an option."""
+    if words[0] in _TRAINS:
+        return [*words, "--run.dir", str(place)]
+    if words[0] not in ("sweep", "bench") and not words[0].startswith(_PAPERS):
+        return [*words]
+    cut = words.index("--") if "--" in words else len(words)
+    out = () if words[0].endswith("color_refinement") else ("--out", str(place))  # it writes nothing
+    return [*words[:cut], *out, *words[cut:]]
 
 
 def _seeded(row: PublishedRow, words: list[str], seeds: Sequence[int]) -> list[str]:

@@ -2,13 +2,14 @@
 
 import json
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
 from graphmill.core.errors import ConfigError, UsageError
 from graphmill.jobs import ingest, reproduce
 from graphmill.jobs.papers.published import STATUSES, read_rows, select_rows
-from graphmill.jobs.reproduce import figure_of, mean_and_spread, one_tailed, page, program, read_command
+from graphmill.jobs.reproduce import figure_of, mean_and_spread, one_tailed, page, placed, program, read_command
 from tests.job_in_process import output_of, run_job
 from tests.raw_layouts import write_set
 
@@ -145,6 +146,17 @@ def test_what_cannot_be_asked_is_one_line(words, says, tmp_path):
     assert says in done.stderr
     assert done.stderr.count("\n") == 1
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_with_its_folder_is_understood(command):
+    (row, *_) = [row for row in ROWS if row.command == command]
+    words = placed(row.words(), Path("runs/here/01"))
+    read_command(words)
+    has_folder = (
+        row.words()[0] not in ("predict", "convert_checkpoint", "reproduce") and "color_refinement" not in command
+    )
+    assert ("runs/here/01" in words) == has_folder
 
 
 def test_the_t_test_is_one_tailed_with_equal_variances():

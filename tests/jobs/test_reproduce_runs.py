@@ -91,6 +91,8 @@ def test_the_trainings_of_a_row_run(row, graphs, tmp_path):
         recipe.write_text(yaml.safe_dump(config.tree()))
         job = train_nodes if config.kind == "nodes" else train_graphs
         more = [] if config.kind == "nodes" else ["--sampler.max_graphs", "12"]
+        if config.sampler.name == "node2subgraph":
+            more = ["--sampler.max_nodes", "16"]
         words = [*FEW.split(), *TINY.get(config.model.name, "").split(), *more]
         stored = graphs(name, "holdout" in _head(row) if name == "pcqm4mv2" else False)
         said = output_of(job.main, recipe, "--data", stored, *words, "--run.dir", tmp_path / f"run-{place}")
@@ -113,4 +115,5 @@ def test_an_experiment_of_its_own_runs(row, graphs, tmp_path):
     name = words[0] if own == 1 else f"graphmill.jobs.bench.{words[1]}"
     words = [str(graphs(word.removeprefix("graphs/"), False)) if word.startswith("graphs/") else word for word in words]
     module = importlib.import_module(name)
-    output_of(module.main, *words[own:], *SMALL[words[0]].split(), "--out", tmp_path / "out", cwd=tmp_path)
+    out = [] if name.endswith("color_refinement") else ["--out", tmp_path / "out"]
+    output_of(module.main, *words[own:], *SMALL[words[0]].split(), *out, cwd=tmp_path)
