@@ -519,10 +519,10 @@ class Worker:
 
     def _ids(self, batches: Sequence[Any]) -> Tensor:
         """float64 [positions]: the digest of the ids of each own batch at its position, 0 at other ranks' positions."""
-        ids = torch.zeros(self.seat.num_positions, dtype=torch.float64)
+        ids = [0.0] * self.seat.num_positions
         for position, batch in zip(self.seat.positions, batches, strict=True):
             ids[position] = float(batch_number(batch, self.data.ids, self.data.sizes(batch)))
-        return ids.to(self.device)
+        return torch.tensor(ids, dtype=torch.float64, device=self.device)
 
     def _request(self) -> CheckpointRequest:
         """Returns this rank's request to all ranks."""

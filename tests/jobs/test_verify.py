@@ -334,10 +334,12 @@ def test_every_kind_of_run_is_equal(folder, kind):
         output_of(
             ingest.main, "synthetic", "linked", "--partitions", 2, "--synthetic.num-nodes", 300, *split, cwd=folder
         )
-    run_on_one_thread(job.main, [*words.split(), "--fit.epochs", "3", "--run.dir", kind], folder)
+    run_on_one_thread(job.main, [*words.split(), "--fit.epochs", "3", "--run.dir", f"run-{kind}"], folder)
     for steps in ("5", "all"):
-        assert output_of(verify.main, kind, "--steps", steps, cwd=folder).splitlines()[-1].endswith(" equal"), kind
-    assert gm.diff(str(folder / kind), str(folder / kind)).is_equal
+        assert (
+            output_of(verify.main, f"run-{kind}", "--steps", steps, cwd=folder).splitlines()[-1].endswith(" equal")
+        ), kind
+    assert gm.diff(str(folder / f"run-{kind}"), str(folder / f"run-{kind}")).is_equal
 
 
 @pytest.mark.long
@@ -394,7 +396,7 @@ def test_two_workers_and_a_killed_worker_are_equal_to_one(honest, folder, tmp_pa
     for name, more in (("two", []), ("killed", ["--fit.callbacks", "tests.jobs.test_verify:KilledOnce"])):
         command = [sys.executable, "-m", "graphmill", "train", *words, *more, "--run.dir", name]
         done = subprocess.run(
-            command, cwd=folder, env=environment, capture_output=True, text=True, timeout=500, check=False
+            command, cwd=folder, env=environment, capture_output=True, text=True, timeout=900, check=False
         )
         assert done.returncode == 0, done.stderr
     assert (tmp_path / "mark").exists()
@@ -418,7 +420,7 @@ def test_imitated_processors_stay_within_the_bound(honest, folder, setting):
     command = [sys.executable, "-m", "graphmill", "verify", "honest", "--steps", "all"]
     environment = {**os.environ, **setting, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=800, check=False
     )
     assert done.returncode == 0, done.stderr + done.stdout
     assert done.stdout.splitlines()[-1].endswith("within the bound for another processor")
