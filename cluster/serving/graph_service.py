@@ -208,6 +208,7 @@ class JoinedService:
         self._handle, self._graph, self._options = handle, graph, options
         self._job, self._name = _new_job(), service_name(graph)
         self._own: ServerGroup | None = None
+        answer(handle.renew.remote(self._job), self._name, _ANSWER_S)
         self._left = threading.Event()
         self._renewing = threading.Thread(target=self._renew, args=(idle_s / _LOOKS,), name="service", daemon=True)
         self._renewing.start()
@@ -304,7 +305,7 @@ def _joined(
             f"a graph service of {graph.url} runs with other values of {flags}; this job starts its own partition servers"
         )
         return None
-    say(f"using the graph service of {graph.url}, as {counted(state.jobs, 'other job')} do")
+    say(f"using the graph service of {graph.url} beside {counted(state.jobs, 'other job')}")
     return JoinedService(handle, graph, options, state.idle_s)
 
 
