@@ -18,7 +18,7 @@ from typing import Any
 from uuid import uuid4
 
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import ActorDiedError, RayError
 
 from graphmill.cluster.options import ServerOptions, WorkerOptions
 from graphmill.cluster.process.answers import answer, answers_in_time
@@ -32,6 +32,7 @@ from graphmill.storage.graph import PinnedGraph, StoredGraph, TypedGraph
 _NAMESPACE = "graphmill"
 _ANSWER_S = 30.0  # longest wait for an answer that needs no work
 _OPEN_BYTES_PER_S = 10e6  # a slow store's
+_AGAIN_S = 0.1
 _LOOKS = 4  # a job renews its use, and a service looks for use, this many times in `idle_s`
 _OF_THE_JOB = (
     "timeout_s",
@@ -198,6 +199,9 @@ def end_service(graph: StoredGraph | TypedGraph) -> bool:
     if handle is None:
         return False
     answers_in_time([handle.end.remote()], _ANSWER_S)  # the actor ends before it answers
+    until = time.monotonic() + _ANSWER_S
+    while find_service(graph) is not None and time.monotonic() < until:
+        time.sleep(_AGAIN_S)  # the cluster forgets the name a moment later
     return True
 
 
@@ -209,6 +213,7 @@ class JoinedService:
         self._job, self._name = _new_job(), service_name(graph)
         self._own: ServerGroup | None = None
         self._nodes = frozenset[str]()
+        answer(handle.renew.remote(self._job), self._name, _ANSWER_S)
         self._left = threading.Event()
         self._renewing = threading.Thread(target=self._renew, args=(idle_s / _LOOKS,), name="service", daemon=True)
         self._renewing.start()
@@ -285,23 +290,26 @@ def shared_or_own(
 def _joined(
     graph: StoredGraph | TypedGraph, options: ServerOptions, say: Callable[[str], None]
 ) -> JoinedService | None:
-    handle = find_service(graph)
-    if handle is None:
+    handle, state = find_service(graph), None
+    if handle is not None:
+        try:
+            state = ray.get(handle.state.remote(), timeout=_ANSWER_S)
+        except ActorDiedError:  # it has just ended
+            handle = None
+        except RayError as error:
+            if options.service == "always":
+                raise StageError(
+                    f"graph service of {graph.url}: no answer ({type(error).__name__}); see `ray list actors`"
+                ) from error
+            say(
+                f"the graph service of {graph.url} does not answer ({type(error).__name__}); this job starts its own partition servers"
+            )
+            return None
+    if state is None:
         if options.service == "always":
             raise ConfigError(
                 f"service: expected a running graph service of {graph.url}, found none; start one: graphmill serve-graph {graph.url}"
             )
-        return None
-    try:
-        state: ServiceState = ray.get(handle.state.remote(), timeout=_ANSWER_S)
-    except RayError as error:
-        if options.service == "always":
-            raise StageError(
-                f"graph service of {graph.url}: no answer ({type(error).__name__}); see `ray list actors`"
-            ) from error
-        say(
-            f"the graph service of {graph.url} does not answer ({type(error).__name__}); this job starts its own partition servers"
-        )
         return None
     if different := _differences(options, state.options):
         flags = ", ".join(f"--servers.{name}" for name in different)
@@ -313,7 +321,7 @@ def _joined(
             f"a graph service of {graph.url} runs with other values of {flags}; this job starts its own partition servers"
         )
         return None
-    say(f"using the graph service of {graph.url}, as {counted(state.jobs, 'other job')} do")
+    say(f"using the graph service of {graph.url} beside {counted(state.jobs, 'other job')}")
     return JoinedService(handle, graph, options, state.idle_s)
 
 

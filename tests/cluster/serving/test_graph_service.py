@@ -80,8 +80,8 @@ def test_jobs_share_a_service_and_leave_it_alive(graph):
         os.kill(pids(first)[0], signal.SIGKILL)
         same_bytes(NeighborSampler(connect(second.running()), SAMPLER).sample(0, 0), expected)
     wait_until(lambda: jobs(graph) == 0)
-    assert "as 0 other jobs do" in said[0]
-    assert "as 1 other job do" in said[1]
+    assert "beside 0 other jobs" in said[0]
+    assert "beside 1 other job" in said[1]
     never, other = ServerOptions(service="never"), ServerOptions(work_threads=3)
     for options in (never, other):
         with shared_or_own(graph, options, said.append) as own:
