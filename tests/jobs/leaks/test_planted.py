@@ -134,6 +134,16 @@ def test_a_leak_among_the_nodes_is_found(check: str, plant: Callable[[], ArrayGr
     assert finding.examples or check == "classes"
 
 
+def test_columns_that_are_standardised_by_the_training_rows_are_clean(tmp_path: Path) -> None:
+    graph = honest()
+    assert graph.split is not None
+    train = graph.feature[graph.split[:, 0] == 1]
+    assert (
+        found(stored(replace(graph, feature=(graph.feature - train.mean(axis=0)) / train.std(axis=0)), tmp_path))
+        == set()
+    )
+
+
 def linked(repeats: str | None) -> ArrayGraph:
     """A graph with 60 held-out links. `repeats`: which of them are also edges."""
     rng = np.random.default_rng(3)
