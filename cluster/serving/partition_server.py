@@ -409,7 +409,7 @@ def server_group(
     workers: WorkerOptions | None = None,
 ) -> Iterator[ServerGroup]:
     """Starts the servers of all partitions, and ends them after the block. `say` and errors: see `ServerGroup.running`; `workers`: see `ServerGroup`."""
-    group = ServerGroup(graph, options or ServerOptions(), workers)
+    group = ServerGroup(graph, options or ServerOptions(), workers=workers)
     try:
         group.running(say=say)
         yield group

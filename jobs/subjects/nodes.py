@@ -181,7 +181,7 @@ class Nodes(Subject):
         from graphmill.cluster.data.served_nodes import ServedNodes
         from graphmill.cluster.serving.partition_server import connect_any, server_group
 
-        with server_group(self.stored, options, partial(print, flush=True), workers) as group:
+        with server_group(self.stored, options, partial(print, flush=True), workers=workers) as group:
             servers, traffic = group.running(), Traffic(self.num_partitions)
             router = connect_any(servers, traffic.watch)
             renewed = lambda wait_s, say: ServedNodes(group.running(wait_s, say))  # noqa: E731
