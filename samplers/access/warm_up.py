@@ -27,7 +27,7 @@ from graphmill.storage.graph import StoredGraph, TypedGraph
 # The requests that samplers send beside those for rows, by the class of a sampler's options.
 _SUBGRAPHS = ("ListNeighbors", "InducedSubgraphs")
 _ASKED = {
-    "FullGraphOptions": ("SampleNeighbors",),
+    "FullGraphOptions": ("InducedEdges", "SampleNeighbors"),
     "NeighborOptions": ("SampleNeighbors",),
     "Node2SubgraphOptions": _SUBGRAPHS,
     "PprOptions": _SUBGRAPHS,

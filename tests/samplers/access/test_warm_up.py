@@ -28,11 +28,11 @@ ALWAYS = {
 def graphs(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Any]:
     folder = tmp_path_factory.mktemp("graphs")
     sources = {
-        False: random_listed_graph(60, 400, num_labels=3),
+        False: random_listed_graph(60, 400),
         True: synthetic_mag(SyntheticMagOptions(scale=0.0005, num_classes=8)),
     }
     for is_typed, source in sources.items():
-        ingest(source, str(folder / str(is_typed)), IngestOptions(num_partitions=2))
+        ingest(source, str(folder / str(is_typed)), IngestOptions(num_partitions=2, out_edges=not is_typed))
     return {each: open_graph(str(Path(folder, str(each))), kind=(StoredGraph, TypedGraph)) for each in sources}
 
 
