@@ -39,7 +39,8 @@ class _Watch:
 
     def push(self, record: Mapping[str, Any]) -> None:
         if record["kind"] == "receipt":
-            for entry in entries_of(record):
+            # The step in which the worker reads the request to end is still trained. It is not observed.
+            for entry in entries_of(record) if not self.is_ended else ():
                 following = entry.epoch, entry.step + 1
                 self.next = following if following[1] < record["of"] else (entry.epoch + 1, 0)
                 self.is_ended |= not self._observe(entry) or entry.position >= self._last
