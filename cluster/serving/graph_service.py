@@ -152,6 +152,19 @@ def find_service(graph: StoredGraph | TypedGraph) -> Any:
         return None
 
 
+def _running(graph: StoredGraph | TypedGraph) -> tuple[Any, ServiceState] | None:
+    """Returns (handle, state) of the graph's service. None if there is none, or if it has just ended. Raises the errors of a call to an actor."""
+    until = time.monotonic() + _ANSWER_S
+    while (handle := find_service(graph)) is not None:
+        try:
+            return handle, ray.get(handle.state.remote(), timeout=_ANSWER_S)
+        except ActorDiedError:
+            if time.monotonic() > until:
+                raise
+        time.sleep(_AGAIN_S)  # the cluster forgets the name a moment later
+    return None
+
+
 def start_service(graph: StoredGraph | TypedGraph, options: ServerOptions, idle_s: float) -> tuple[ServiceState, str]:
     """Starts the graph's service in the connected cluster, or finds the running one. Returns (its state, text that names the hosts of the partitions).
 
@@ -159,9 +172,9 @@ def start_service(graph: StoredGraph | TypedGraph, options: ServerOptions, idle_
     `ServerGroup.running` if the partitions cannot be opened, and then ends the service.
     """
     ServerGroup(graph, options)  # refuses options that cannot work, before anything starts
-    name, found = service_name(graph), find_service(graph)
+    name, found = service_name(graph), _running(graph)
     if found is not None:
-        running: ServiceState = answer(found.state.remote(), name, _ANSWER_S)
+        running = found[1]
         if different := _differences(options, running.options):
             raise ConfigError(
                 f"{graph.url}: expected the options of the running graph service, got other values of {', '.join(different)}; end it first: --end"
@@ -181,7 +194,7 @@ def start_service(graph: StoredGraph | TypedGraph, options: ServerOptions, idle_
         "get_if_exists": True,
     }
     actor: Any = ray.remote(**actor_options)(GraphService)
-    handle = found or actor.remote(graph.pin(), options, idle_s)
+    handle = actor.remote(graph.pin(), options, idle_s) if found is None else found[0]
     job = _new_job()
     try:
         _join(handle, job, graph, options, 0.0)
@@ -290,27 +303,21 @@ def shared_or_own(
 def _joined(
     graph: StoredGraph | TypedGraph, options: ServerOptions, say: Callable[[str], None]
 ) -> JoinedService | None:
-    handle, state = find_service(graph), None
-    if handle is not None:
-        try:
-            state = ray.get(handle.state.remote(), timeout=_ANSWER_S)
-        except ActorDiedError:  # it has just ended
-            handle = None
-        except RayError as error:
-            if options.service == "always":
-                raise StageError(
-                    f"graph service of {graph.url}: no answer ({type(error).__name__}); see `ray list actors`"
-                ) from error
-            say(
-                f"the graph service of {graph.url} does not answer ({type(error).__name__}); this job starts its own partition servers"
-            )
-            return None
-    if state is None:
+    try:
+        found = _running(graph)
+    except RayError as error:
+        why = f"the graph service of {graph.url} does not answer ({type(error).__name__})"
+        if options.service == "always":
+            raise StageError(f"{why}; see `ray list actors`") from error
+        say(f"{why}; this job starts its own partition servers")
+        return None
+    if found is None:
         if options.service == "always":
             raise ConfigError(
                 f"service: expected a running graph service of {graph.url}, found none; start one: graphmill serve-graph {graph.url}"
             )
         return None
+    handle, state = found
     if different := _differences(options, state.options):
         flags = ", ".join(f"--servers.{name}" for name in different)
         if options.service == "always":
