@@ -34,7 +34,10 @@ def split_url(url: str) -> tuple[fsspec.AbstractFileSystem, str]:
     # "x/../graph" must be the same path even if x does not exist.
     path = os.path.normpath(path) if is_local(filesystem) else str(path)
     if not isinstance(filesystem, LocalFileSystem | MemoryFileSystem):
-        filesystem = RepeatingFileSystem(filesystem)
+        # fsspec keeps one object for a filesystem and its options; so there is one that repeats
+        plain, filesystem = filesystem, getattr(filesystem, "_repeating", None)
+        if filesystem is None:
+            filesystem = plain._repeating = RepeatingFileSystem(plain)
     return filesystem, path.rstrip("/")
 
 

@@ -141,7 +141,7 @@ def counted_store(folder: Path) -> Iterator[tuple[str, Counter]]:
 @pytest.mark.long
 def test_two_jobs_read_the_store_once_and_train_the_same(shared_ray, tmp_path):
     """Two jobs with a service read at most 1.05 times the bytes of one job without it, and all of them have the same losses."""
-    ingest(SyntheticGraph(SyntheticOptions(num_nodes=3000)), str(tmp_path / "graph"), IngestOptions(num_partitions=2))
+    ingest(SyntheticGraph(SyntheticOptions(num_nodes=12_000)), str(tmp_path / "graph"), IngestOptions(num_partitions=2))
     run = [
         *(
             "--model.width",
