@@ -24,6 +24,7 @@ import graphmill as gm
 from graphmill.cluster.checkpoints.checkpoint import CHECKPOINT_VERSION, load_state, write_state
 from graphmill.cluster.checkpoints.checkpoint_store import checkpoints_of
 from graphmill.cluster.data.training_data import OpenNodes
+from graphmill.cluster.process.subnormals import flushed_subnormals
 from graphmill.cluster.receipts.receipt_file import ReceiptFile
 from graphmill.cluster.receipts.step_receipts import StepReceipts
 from graphmill.cluster.runs.run_directory import write_atomic
@@ -36,7 +37,7 @@ from graphmill.jobs.proof import verification
 from graphmill.jobs.proof.proven_run import open_proven
 from graphmill.jobs.proof.replay_steps import Replay
 from graphmill.jobs.proof.verification import Verification, Verifier, draw_steps
-from tests.job_in_process import output_of, run_job, run_on_one_thread
+from tests.job_in_process import one_thread, output_of, run_job, run_on_one_thread
 from tests.jobs.test_diff import store
 from tests.recording_reporter import write_at_once
 
@@ -237,14 +238,17 @@ class Retrained:
         return worker
 
     def run(self, folder: Path) -> Replay:
-        worker = self.worker(folder)
+        with one_thread(), flushed_subnormals():
+            self._train(self.worker(folder))
+        return self.replay(open_proven(str(folder)))
+
+    def _train(self, worker: Worker) -> None:
         with worker.loader(self.spec.sampler) as train:
             for epoch in range(self.spec.options.epochs):
                 worker.train_epoch(train, epoch)
                 worker.next_epoch = epoch + 1
                 if (epoch + 1) % 2 == 0:
                     worker.checkpoint()
-        return self.replay(open_proven(str(folder)))
 
     def measure(self, folder: Path, seconds: list[float]) -> None:
         """Trains about 64 steps, and adds their CPU seconds to the list."""
