@@ -202,8 +202,9 @@ def start_service(graph: StoredGraph | TypedGraph, options: ServerOptions, idle_
         if found is None:
             answers_in_time([handle.end.remote()], _ANSWER_S)
         raise
+    state, where = (answer(call.remote(), name, _ANSWER_S) for call in (handle.state, handle.where))
     handle.leave.remote(job)
-    return answer(handle.state.remote(), name, _ANSWER_S), answer(handle.where.remote(), name, _ANSWER_S)
+    return replace(state, jobs=max(0, state.jobs - 1)), where  # without this process's own use
 
 
 def end_service(graph: StoredGraph | TypedGraph) -> bool:

@@ -110,7 +110,7 @@ def test_a_service_ends_without_jobs_and_a_job_goes_on_without_its_service(graph
         wait_until(lambda: find_service(graph) is None)
         same_bytes(NeighborSampler(connect(joined.running(say=said.append)), SAMPLER).sample(0, 0), expected)
         assert "this job starts its own partition servers" in said[-1]
-    start_service(graph, REMOTE, idle_s=1.0)
+    start_service(graph, REMOTE, idle_s=5.0)
     wait_until(lambda: find_service(graph) is None)
 
 
