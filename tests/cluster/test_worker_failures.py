@@ -153,7 +153,6 @@ def test_failures_within_the_rate_change_nothing(tmp_path):
     assert weights[0] == weights[1]
 
 
-@pytest.mark.core
 def test_a_worker_that_is_asked_to_leave_saves_its_step_and_nothing_is_lost(tmp_path):
     """SIGTERM in the middle of the second epoch; no failure is allowed."""
     run(tmp_path / "undisturbed", lifetime=1000, per_hour=0)
