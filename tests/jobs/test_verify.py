@@ -37,7 +37,7 @@ from graphmill.jobs.proof import verification
 from graphmill.jobs.proof.proven_run import open_proven
 from graphmill.jobs.proof.replay_steps import Replay
 from graphmill.jobs.proof.verification import Verification, Verifier, draw_steps
-from tests.job_in_process import one_thread, output_of, run_job, run_on_one_thread
+from tests.job_in_process import output_of, run_job, run_on_one_thread
 from tests.jobs.test_diff import store
 from tests.recording_reporter import write_at_once
 
@@ -238,8 +238,13 @@ class Retrained:
         return worker
 
     def run(self, folder: Path) -> Replay:
-        with one_thread(), flushed_subnormals():
-            self._train(self.worker(folder))
+        before = torch.get_num_threads()
+        torch.set_num_threads(int(self.start.facts["threads"]))
+        try:
+            with flushed_subnormals():
+                self._train(self.worker(folder))
+        finally:
+            torch.set_num_threads(before)
         return self.replay(open_proven(str(folder)))
 
     def _train(self, worker: Worker) -> None:
