@@ -53,7 +53,6 @@ def main() -> None:
 
 def build_server(config: McpConfig) -> "MCPServer[Any]":
     """The server with its tools. Raises ConfigError if there is no such folder, and MissingDependencyError without the extra `mcp`."""
-    from graphmill import COMMANDS
     from graphmill.jobs.agents.root_folder import RootFolder
 
     try:
@@ -66,7 +65,7 @@ def build_server(config: McpConfig) -> "MCPServer[Any]":
         raise ConfigError(f"{config.folder}: expected a folder of graphs and runs, found none; make it first")
     session = Session(RootFolder(root), config.max_cpu_seconds, config.max_wait_s)
     server: MCPServer[Any] = MCPServer("graphmill", instructions=_INSTRUCTIONS, log_level="WARNING")
-    for name, row in offered(COMMANDS, config.allow).items():
+    for name, row in offered(config.allow).items():
         hints = ToolAnnotations(read_only_hint=not row.writes, destructive_hint=False, open_world_hint=False)
         server.add_tool(_tool(row, session), name=name, annotations=hints, structured_output=False)
     return server

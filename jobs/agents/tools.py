@@ -222,24 +222,23 @@ class ToolRow(NamedTuple):
     """A row of the table of tools."""
 
     call: Callable[..., Any]
-    command: str  # the command that must exist for the tool to be offered
     writes: bool = False  # offered only if --allow names it
 
 
 TOOLS = {
-    "list": ToolRow(Session.list, "inspect_graph"),
-    "inspect": ToolRow(Session.inspect, "inspect_graph"),
-    "plan": ToolRow(Session.plan, "train"),
-    "status": ToolRow(Session.status, "train"),
-    "compare": ToolRow(Session.compare, "compare"),
-    "audit": ToolRow(Session.audit, "audit"),
-    "verify": ToolRow(Session.verify, "verify"),
-    "train": ToolRow(Session.train, "train", writes=True),
-    "predict": ToolRow(Session.predict, "predict", writes=True),
+    "list": ToolRow(Session.list),
+    "inspect": ToolRow(Session.inspect),
+    "plan": ToolRow(Session.plan),
+    "status": ToolRow(Session.status),
+    "compare": ToolRow(Session.compare),
+    "audit": ToolRow(Session.audit),
+    "verify": ToolRow(Session.verify),
+    "train": ToolRow(Session.train, writes=True),
+    "predict": ToolRow(Session.predict, writes=True),
 }
 WRITING = tuple(name for name, row in TOOLS.items() if row.writes)
 
 
-def offered(commands: Mapping[str, str], allowed: tuple[str, ...]) -> dict[str, ToolRow]:
-    """The tools of a server: those whose command exists and that read, and those that `allowed` names."""
-    return {name: row for name, row in TOOLS.items() if row.command in commands and (not row.writes or name in allowed)}
+def offered(allowed: tuple[str, ...]) -> dict[str, ToolRow]:
+    """The tools of a server: those that read, and those that `allowed` names."""
+    return {name: row for name, row in TOOLS.items() if not row.writes or name in allowed}
