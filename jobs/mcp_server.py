@@ -1,7 +1,7 @@
 """Serves Graphmill to programs that speak the Model Context Protocol, such as agents and notebooks: `graphmill mcp FOLDER [--allow train predict]`.
 
-The server reads requests from its standard input and answers on its standard output. It offers the tools list, inspect, plan, status, compare and audit, which only
-read; --allow adds train and predict, which write below FOLDER. A training is planned first, and refused if its plan is above what is left of
+The server reads requests from its standard input and answers on its standard output. It offers the tools list, inspect, plan, status, compare, audit and verify, which
+only read; --allow adds train and predict, which write below FOLDER. A training is planned first, and refused if its plan is above what is left of
 --max-cpu-seconds. All paths lie below FOLDER, no tool imports foreign code or opens a URL, and an answer has at most about 20,000 characters. Needs the
 extra: pip install 'graphmill[mcp]'.
 """
@@ -36,7 +36,7 @@ class McpConfig:
     allow: tuple[str, ...] = ()
     """Tools that write: train, predict. Without this option the server only reads."""
     max_cpu_seconds: Positive = 600.0
-    """Processor time that all trainings and predictions of this server may use."""
+    """Processor time that all trainings, predictions and verifications of this server may use."""
     max_wait_s: Positive = 600.0
     """Longest wait for the answer of a tool, in seconds."""
 

@@ -1,1 +1,1 @@
-"""What `graphmill mcp` offers to a program that speaks the Model Context Protocol: the tools, the paths that they may name, the commands that they run. Imports: core, and the public names of commands."""
+"""What `graphmill mcp` offers to a program that speaks the Model Context Protocol: the tools, the paths that they may name, the commands that they run. Imports: config, core, and the public names of commands."""

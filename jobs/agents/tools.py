@@ -5,14 +5,14 @@ import json
 import re
 import subprocess
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from graphmill.core.errors import ConfigError
-from graphmill.jobs.agents.child_command import Answer, bounded, ended, run_command, start_command
+from graphmill.jobs.agents.child_command import Answer, EndedError, bounded, ended, run_command, start_command
 from graphmill.jobs.agents.root_folder import RootFolder, Value, option_words
 
 _READING_S = 600.0  # processor time of a tool that only reads
@@ -32,21 +32,34 @@ class Session:
     """The state of one server: its folder, its limits, the training that it started last."""
 
     folder: RootFolder
-    cpu_s: float  # processor time that all trainings and predictions of the session may use
+    cpu_s: float  # processor time that all trainings, predictions and verifications of the session may use
     wait_s: float  # longest wait for a command
-    spent_s: float = 0.0  # processor time used by trainings and predictions that ended
+    spent_s: float = 0.0  # processor time used by trainings, predictions and verifications that ended
     training: "Training | None" = None
     lock: threading.Lock = field(
         default_factory=threading.Lock
-    )  # held while a writing tool works; calls run in threads
+    )  # held while a tool of CHARGED works; calls run in threads
 
     def ask(self, *words: str) -> str:
         """The output of a command, after its exit status if that is not 0."""
         return _told(run_command(words, self.folder.root, cpu_s=max(self.cpu_s, _READING_S), wait_s=self.wait_s))
 
+    def charge(self, words: Sequence[str], cpu_s: float) -> Answer:
+        """Runs a command and adds what it used to what the session has spent, also if the command reaches a limit. Only within `working`."""
+        used_s = 0.0
+        try:
+            answer = run_command(words, self.folder.root, cpu_s=cpu_s, wait_s=self.wait_s)
+            used_s = answer.used_s
+        except EndedError as error:
+            used_s = error.used_s
+            raise
+        finally:
+            self.spent_s += used_s
+        return answer
+
     @property
     def left_s(self) -> float:
-        """Processor time that trainings and predictions may still use."""
+        """Processor time that trainings, predictions and verifications may still use."""
         running = 0.0 if self.training is None or self.training.status is not None else self.training.limit_s
         return self.cpu_s - self.spent_s - running
 
@@ -57,17 +70,21 @@ class Session:
             self.spent_s += used_s
 
     @contextmanager
-    def writing(self, what: str) -> Iterator[None]:
-        """Lets one writing tool work at a time. Raises ConfigError if another works, or a training is running."""
+    def working(self, what: str) -> Iterator[None]:
+        """Lets one tool work at a time that trains or predicts. Raises ConfigError if another works, a training is running, or no processor time is left."""
         if not self.lock.acquire(blocking=False):
             raise ConfigError(
-                f"{what}: expected one call that writes at a time, another is at work; wait for its answer"
+                f"{what}: expected one call of {', '.join(CHARGED)} at a time, another is at work; wait for its answer"
             )
         try:
             self.look()
             if self.training is not None and self.training.status is None:
                 raise ConfigError(
                     f"{what}: expected no training of this server, {self.training.place} is running; wait for it"
+                )
+            if self.left_s < 1:
+                raise ConfigError(
+                    f"{what}: expected some of the session's {self.cpu_s:.0f} CPU seconds left, got none; raise --max-cpu-seconds"
                 )
             yield
         finally:
@@ -85,7 +102,7 @@ class Session:
 
     def inspect(self, graph: str) -> str:
         """Describes a stored graph or set of graphs: counts, degrees, features, splits, classes, snapshots. `graph`: a path below the server's folder."""
-        return self.ask("inspect_graph", self.folder.there(graph, "graph"))
+        return self.ask("inspect_graph", self.folder.closed(graph, "graph"))
 
     def plan(self, data: str, predicts: str = "nodes", options: dict[str, Value] | None = None) -> str:
         """Computes counts, memory, time and cost of a training without starting it. `data`: a stored graph or set. `predicts`: nodes, graphs or links.
@@ -99,6 +116,8 @@ class Session:
         own = self.training if self.training is not None and self.training.place == place else None
         if own is None:
             self.folder.there(run, "run")
+        if (self.folder.root / place).exists():
+            self.folder.closed(run, "run")
         lines = (
             []
             if own is None
@@ -109,22 +128,26 @@ class Session:
         for name in ("events.jsonl", "metrics.jsonl", "failure.log"):
             if text := self._tail(f"{place}/{name}"):
                 lines.append(f"the last lines of {name}:\n{text}")
-        if text := _short_summary(self.folder.root / place / "summary.json"):
+        if text := _short_summary(self.folder.root / self.folder.inside(f"{place}/summary.json", "run")):
             lines.append(f"summary.json:\n{text}")
         return bounded("\n".join(lines))
 
     def compare(self, run: str, other: str) -> str:
         """Compares two runs: scores and costs side by side, then each option and version that differs."""
-        return self.ask("compare", self.folder.there(run, "run"), self.folder.there(other, "other"))
+        return self.ask("compare", self.folder.closed(run, "run"), self.folder.closed(other, "other"))
 
     def audit(self, target: str) -> str:
         """Looks for leaks in a graph, a set of graphs or a run: test links among message edges, edges from the future, copies across splits, features that tell the
         label, the id or the split, classes that training lacks, statistics learnt on more than the training rows. Exit status 1: there is a leak."""
-        return self.ask("audit", self.folder.there(target, "target"))
+        return self.ask("audit", self.folder.closed(target, "target"))
 
     def verify(self, run: str, steps: int = 5) -> str:
-        """Replays steps of a run and tells whether they are equal to its record."""
-        return self.ask("verify", self.folder.there(run, "run"), "--steps", str(steps))
+        """Replays steps of a run and tells whether they are equal to its record. The replay counts as processor time of the session."""
+        place = self.folder.closed(run, "run")
+        if not (self.folder.root / place).is_dir():  # an exported receipt names its data in its own way
+            raise ConfigError(f"run: expected a run's directory, got the file {run!r}; name the run")
+        with self.working("verify"):
+            return _told(self.charge(["verify", place, "--steps", str(steps)], self.left_s))
 
     # Tools that write
 
@@ -132,9 +155,10 @@ class Session:
         """Starts a training and returns at once; `status` tells how far it is. First plans it: a training whose plan is above what is left of the session's
         processor time is refused. `run`: a new run directory below the server's folder. One training runs at a time, on CPUs. The others as in `plan`."""
         place = self.folder.free(run, "run")
+        self.folder.free(f"{place}.log", "run")  # its output
         words = self._training(data, predicts, options or {})
-        with self.writing("train"):
-            planned = run_command([*words, "--plan"], self.folder.root, cpu_s=_READING_S, wait_s=self.wait_s)
+        with self.working("train"):
+            planned = self.charge([*words, "--plan"], self.left_s)
             cost = re.search(r"^ *CPU time +about ([0-9.e+]+) CPU seconds", planned.text, re.MULTILINE)
             if planned.status or cost is None:
                 return f"refused by the plan, nothing was started\n{_told(planned)}"
@@ -145,7 +169,6 @@ class Session:
                     f"train: expected at most {self.left_s:.0f} CPU seconds, which are left of the session's {self.cpu_s:.0f}, got a plan of "
                     f"{steps_s:.0f}, with a limit of {limit_s:.0f}; train fewer epochs or a smaller model, or raise --max-cpu-seconds"
                 )
-            (self.folder.root / place).parent.mkdir(parents=True, exist_ok=True)
             log = self.folder.root / f"{place}.log"
             child = start_command([*words, "--run.dir", place], self.folder.root, log, cpu_s=limit_s)
             self.training = Training(place, child, limit_s)
@@ -156,26 +179,15 @@ class Session:
 
     def predict(self, run: str, out: str) -> str:
         """Writes the predictions of a finished run for all nodes or graphs into a new folder below the server's folder, and prints the scores."""
-        place, target = self.folder.there(run, "run"), self.folder.free(out, "out")
-        with self.writing("predict"):
-            if self.left_s < 1:
-                raise ConfigError(
-                    f"predict: expected some of the session's {self.cpu_s:.0f} CPU seconds left, got none; raise --max-cpu-seconds"
-                )
-            answer = run_command(
-                ["predict", place, target, "--launcher", "process"],
-                self.folder.root,
-                cpu_s=self.left_s,
-                wait_s=self.wait_s,
-            )
-            self.spent_s += answer.used_s
-        return _told(answer)
+        place, target = self.folder.closed(run, "run"), self.folder.free(out, "out")
+        with self.working("predict"):
+            return _told(self.charge(["predict", place, target, "--launcher", "process"], self.left_s))
 
     def _training(self, data: str, predicts: str, options: Mapping[str, Value]) -> builtins.list[str]:
         if predicts not in _TASKS:
             raise ConfigError(f"predicts: expected one of {', '.join(_TASKS)}, got {predicts!r}; correct it")
         here = ("--workers", "1", "--workers.launcher", "process", "--workers.device", "cpu")
-        return [_TASKS[predicts], "--data", self.folder.there(data, "data"), *option_words(options), *here]
+        return [_TASKS[predicts], "--data", self.folder.closed(data, "data"), *option_words(options), *here]
 
     def _tail(self, name: str) -> str:
         """The last lines of a file; empty if there is none."""
@@ -236,6 +248,7 @@ TOOLS = {
     "train": ToolRow(Session.train, writes=True),
     "predict": ToolRow(Session.predict, writes=True),
 }
+CHARGED = ("train", "predict", "verify")
 WRITING = tuple(name for name, row in TOOLS.items() if row.writes)
 
 

@@ -9,7 +9,7 @@ if none of the three sets it and jobs/config/defaults.py has a rule for it. `gra
 
 import math
 import os
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from difflib import get_close_matches
 from functools import cache, reduce
@@ -382,6 +382,19 @@ def training_flags() -> Mapping[str, Any]:
             for name in row.table(group):
                 flags |= leaves(options_class(group, kind, name), f"{group}.")
     return flags
+
+
+def typed_flags() -> Iterator[tuple[str, Any]]:
+    """Each training flag with its type, once for each class of options that has it."""
+    for kind, row in KINDS.items():
+        for group, options in group_classes(kind).items():
+            own = leaves(options, f"{group}.")
+            yield from {group: next(iter(own.values()))}.items()
+            yield from own.items()
+        for group in _COMPONENTS:
+            yield group, Literal[tuple(row.table(group))]
+            for name in row.table(group):
+                yield from leaves(options_class(group, kind, name), f"{group}.").items()
 
 
 def _order(kind: str) -> tuple[str, ...]:

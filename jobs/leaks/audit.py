@@ -12,7 +12,7 @@ from graphmill.jobs.leaks.node_rows import MOST_OTHERS, MOST_TRAINING, NodeRows,
 from graphmill.jobs.leaks.set_checks import check_equal_graphs, graph_table
 from graphmill.jobs.leaks.split_checks import check_classes, check_node_splits, check_set_classes, check_set_splits
 from graphmill.jobs.leaks.statistics_checks import check_set_statistics, check_statistics
-from graphmill.jobs.leaks.time_checks import check_times
+from graphmill.jobs.leaks.time_checks import check_times, is_timed
 from graphmill.jobs.leaks.twin_checks import check_twins
 from graphmill.storage.graph_sets.graph_set import StoredGraphs
 
@@ -54,7 +54,8 @@ class Audit:
 
 
 def audit_data(data: "StoredGraph | TypedGraph | StoredGraphs", run: RunFacts) -> Audit:
-    """Runs every check of the table that applies. Memory: about 60 bytes for each node, 40 for each held-out link, and one partition or shard."""
+    """Runs every check of the table that applies. Memory: about 60 bytes for each node, 40 for each held-out link, one partition or shard, and 16
+    million feature values with what is computed of them."""
     started = time.process_time()
     outcomes = tuple(_of_set(data, run) if isinstance(data, StoredGraphs) else _of_graph(data, run))
     order = {name: number for number, name in enumerate(CHECKS)}
@@ -79,15 +80,17 @@ def _of_graph(graph: "StoredGraph | TypedGraph", run: RunFacts) -> Iterator[Outc
             yield check_node_splits(manifest, part, run.split_set)
         yield check_classes(manifest, part, run.split_set)
         yield check_twins(graph, name, own, rows)
-        yield from check_columns(node_table(own, part))
+        yield from check_columns(node_table(own, part, has_times=is_timed(graph)))
         yield check_statistics(own, part, run.split_set, run.standard)
 
 
-def node_table(rows: NodeRows, part: str, most: tuple[int, int] = (MOST_TRAINING, MOST_OTHERS)) -> Table:
+def node_table(rows: NodeRows, part: str, *, has_times: bool) -> Table:
     """The table of a type's nodes and features."""
     names = rows.column_names if rows.graph.feature_dim else []
     label = None if rows.label is None else labels_of(rows.label)
-    return Table(rows.code, label, names, rows.features, rows.sample, "nodes", part, most)
+    most = MOST_TRAINING, MOST_OTHERS
+    num_rows = len(rows.code)
+    return Table(rows.code, label, names, rows.features, rows.sample, "nodes", part, most, num_rows, is_timed=has_times)
 
 
 def _of_set(graphs: StoredGraphs, run: RunFacts) -> Iterator[Outcome]:

@@ -10,6 +10,7 @@ from graphmill.jobs.leaks.link_checks import link_relations, sampled_lookup
 from graphmill.jobs.leaks.node_rows import labels_of
 from graphmill.jobs.leaks.set_checks import graph_table
 from graphmill.jobs.leaks.split_checks import check_classes, check_node_splits, check_set_classes, check_set_splits
+from graphmill.jobs.leaks.time_checks import is_timed
 from graphmill.storage.format.source import SPLIT_TRAIN, SPLIT_VALID
 from graphmill.storage.graph_sets.graph_set import StoredGraphs
 from graphmill.storage.partition import PartitionReader
@@ -37,7 +38,7 @@ def audit_lines(data: "StoredGraph | TypedGraph | StoredGraphs", node_type: str,
     nodes = data.nodes(node_type)
     relation = next(iter(link_relations(data)), None)
     splits = [check_node_splits(nodes.manifest, "", split_set), check_classes(nodes.manifest, "", split_set)]
-    columns = check_columns(_sampled_table(nodes, split_set))
+    columns = check_columns(_sampled_table(nodes, split_set, has_times=is_timed(data)))
     return [_line("splits", splits), _line("columns", columns), f"audit links: {_links(data, relation)}"]
 
 
@@ -63,7 +64,7 @@ def _links(data: "StoredGraph | TypedGraph", relation: Any) -> str:
     return sampled_lookup(own, _MOST_LINKS)
 
 
-def _sampled_table(graph: "StoredGraph", split_set: int) -> Table:
+def _sampled_table(graph: "StoredGraph", split_set: int, *, has_times: bool) -> Table:
     """Rows of a few partitions, evenly spaced."""
     manifest, dim = graph.manifest, graph.feature_dim
     names = feature_names(manifest.feature_columns)
@@ -87,12 +88,17 @@ def _sampled_table(graph: "StoredGraph", split_set: int) -> Table:
         features.append(manifest.feature_rows.decode(fields["feature"][picked]))  # type: ignore[union-attr]
         ids.append(fields["original_id"][picked])
     if not codes:
-        return Table(
-            np.empty(0, np.int8), None, names, lambda rows: np.empty((0, dim), np.float32), _spaced, "nodes", "", most
-        )
+        codes, labels, ids = [np.empty(0, np.int8)], [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+        features = [np.empty((0, dim), np.float32)]
     order = np.argsort(np.concatenate(ids), kind="stable")
     code, numbers = np.concatenate(codes)[order], np.concatenate(features)[order]
-    return Table(code, np.concatenate(labels)[order], names, lambda rows: numbers[rows], _spaced, "nodes", "", most)
+    label = np.concatenate(labels)[order] if len(order) else None
+
+    def chosen_features(rows: np.ndarray, columns: slice) -> np.ndarray:
+        return numbers[rows][:, columns]
+
+    num_rows = graph.num_nodes
+    return Table(code, label, names, chosen_features, _spaced, "nodes", "", most, num_rows, is_timed=has_times)
 
 
 def _spaced(chosen: np.ndarray, most: int) -> np.ndarray:

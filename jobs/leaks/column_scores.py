@@ -4,11 +4,15 @@ A column with at most 256 distinct values keeps them; any other column is cut in
 frequent class, or its mean. Pure functions of arrays.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
 _BINS = 256
+_BY_CHANCE = 14  # k numbers out of w are all distinct with probability exp(-k² / 2w): one in a thousand for k² = 14 w
+_SEVERAL = 3  # a column of the splits' own numbers has one in training
 _TELLING_GINI = 0.98  # a column with this 2 · ROC-AUC - 1 tells a binary label, however rare one class is
 
 
@@ -23,6 +27,12 @@ class Scores:
     gain: np.ndarray  # float64 [columns]
     accuracy: np.ndarray  # float64 [columns], the accuracy or R² itself
     constant: float  # accuracy of the constant prediction
+
+    @classmethod
+    def joined(cls, parts: Sequence["Scores"]) -> "Scores":
+        """The scores of blocks of columns of the same rows."""
+        gain, accuracy = (np.concatenate([getattr(part, name) for part in parts]) for name in ("gain", "accuracy"))
+        return cls(gain, accuracy, parts[0].constant)
 
 
 def score_columns(train: np.ndarray, target: np.ndarray, other: np.ndarray, other_target: np.ndarray) -> Scores:
@@ -76,10 +86,14 @@ def _of_classes(train: np.ndarray, target: np.ndarray, other: np.ndarray, other_
 def _gini(train: np.ndarray, target: np.ndarray, other: np.ndarray, other_target: np.ndarray) -> np.ndarray:
     """2 · ROC-AUC - 1 of each column, whose bins are ranked by their share of ones. Of a rare class, accuracy says little."""
     positive, flags = other_target == 1, is_flags(train) & is_flags(other)
-    rises = (
-        train[target == 1].mean(axis=0) >= train[target == 0].mean(axis=0) if 0 < target.sum() < len(target) else True
+    gini = np.empty(train.shape[1])
+    ones_of, ones_of_other = train[:, flags], other[:, flags]
+    rises = np.ones(ones_of.shape[1], bool)
+    if 0 < target.sum() < len(target):
+        rises = ones_of[target == 1].mean(axis=0) >= ones_of[target == 0].mean(axis=0)
+    gini[flags] = np.where(rises, 1, -1) * (
+        ones_of_other[positive].mean(axis=0) - ones_of_other[~positive].mean(axis=0)
     )
-    gini = np.where(rises, 1, -1) * (other[positive].mean(axis=0) - other[~positive].mean(axis=0))  # right for 0 and 1
     for column in np.flatnonzero(~flags):
         edges = cut(train[:, column])
         place = np.searchsorted(edges, train[:, column], side="right")
@@ -113,32 +127,70 @@ def is_flags(rows: np.ndarray) -> np.ndarray:
 
 
 def cut(values: np.ndarray) -> np.ndarray:
-    """The bounds of the bins of a column, ascending: halfway between distinct values, or quantiles."""
-    distinct = np.unique(values)
+    """The bounds of the bins of a column, ascending: halfway between distinct values, or quantiles of the finite values. The last bin is that of NaN."""
+    distinct = np.unique(values[~np.isnan(values)])
     if len(distinct) <= _BINS:
-        return (distinct[:-1] + distinct[1:]) / 2
-    return np.unique(np.quantile(values, np.arange(1, _BINS) / _BINS))
+        with np.errstate(invalid="ignore"):
+            middle = (distinct[:-1] + distinct[1:]) / 2
+        bounds = np.where(np.isfinite(middle), middle, distinct[1:])
+    else:
+        bounds = np.unique(np.quantile(values[np.isfinite(values)], np.arange(1, _BINS) / _BINS))
+    return np.append(bounds, np.array(np.nan, bounds.dtype))
 
 
 def tells_order(rows: np.ndarray) -> np.ndarray:
     """bool [f]: whether a column's values ascend or descend strictly with the row, or are a linear function of the row (|correlation| above 0.9999). `rows`:
-    float [k, f], in the order of the data."""
+    float [k, f], in the order of the data. Rows without a finite number are left out."""
     found = np.zeros(rows.shape[1], bool)
-    several = np.flatnonzero(~is_flags(rows))
-    numbers = rows[:, several].astype(np.float64)
-    steps = np.diff(numbers, axis=0)
-    place = np.arange(len(rows)) - (len(rows) - 1) / 2
-    numbers -= numbers.mean(axis=0)
-    size = np.sqrt((numbers**2).sum(axis=0) * (place**2).sum())
-    is_line = abs(place @ numbers) > 0.9999 * size
-    found[several] = (steps > 0).all(axis=0) | (steps < 0).all(axis=0) | (is_line & (size > 0))
+    place = np.arange(len(rows), dtype=np.float64)
+    is_finite = np.isfinite(rows)
+    is_whole = is_finite.all(axis=0)
+    several = np.flatnonzero(is_whole & ~is_flags(rows))
+    found[several] = _are_ordered(rows[:, several], place)
+    for column in np.flatnonzero(~is_whole).tolist():
+        known = is_finite[:, column]
+        if 2 * known.sum() >= len(rows):
+            found[column] = _are_ordered(rows[known, column, None], place[known])[0]
     return found
 
 
-def are_keys(rows: np.ndarray) -> np.ndarray:
-    """bool [f]: whether a column's values are whole numbers and all distinct, as ids are."""
+def _are_ordered(rows: np.ndarray, place: np.ndarray) -> np.ndarray:
+    numbers, place = rows.astype(np.float64), place - place.mean()
+    steps = np.diff(numbers, axis=0)
+    numbers -= numbers.mean(axis=0)
+    size = np.sqrt((numbers**2).sum(axis=0) * (place**2).sum())
+    is_line = abs(place @ numbers) > 0.9999 * size
+    return np.asarray((steps > 0).all(axis=0) | (steps < 0).all(axis=0) | (is_line & (size > 0)))
+
+
+def are_keys(rows: np.ndarray, num_rows: int) -> tuple[np.ndarray, np.ndarray]:
+    """(bool [f]: whether a column's values are whole numbers and all distinct; bool [f]: whether they also lie so close together that they number the rows, as ids
+    do). `num_rows`: of the whole table. Rows without a finite number are left out."""
+    distinct, numbering = np.zeros((2, rows.shape[1]), bool)
+    is_finite = np.isfinite(rows)
+    with np.errstate(invalid="ignore"):
+        is_whole = (~is_finite | (rows % 1 == 0)).all(axis=0) & (2 * is_finite.sum(axis=0) >= len(rows))
+    for column in np.flatnonzero(is_whole & ~is_flags(rows)).tolist():
+        own = np.sort(rows[is_finite[:, column], column].astype(np.float64))
+        distinct[column] = np.all(own[1:] != own[:-1])
+        width = own[-1] - own[0] + 1
+        # In so narrow a range that many numbers at random are all distinct once in a thousand.
+        numbering[column] = distinct[column] and width <= 2 * num_rows and len(own) ** 2 >= _BY_CHANCE * width
+    return distinct, numbering
+
+
+def are_years(rows: np.ndarray, codes: np.ndarray) -> np.ndarray:
+    """bool [f]: whether columns of whole numbers ascend or descend from split to split, with several numbers in training, as years do of a split by time.
+    `codes` [k]: ascending in time."""
     found = np.zeros(rows.shape[1], bool)
-    whole = np.flatnonzero(~is_flags(rows) & (rows % 1 == 0).all(axis=0))
-    ordered = np.sort(rows[:, whole], axis=0)
-    found[whole] = (ordered[1:] != ordered[:-1]).all(axis=0)
+    with np.errstate(invalid="ignore"):
+        whole = np.flatnonzero((rows % 1 == 0).all(axis=0))
+    parts = [rows[:, whole][codes == code] for code in np.unique(codes)]
+    if len(parts) < 2 or not len(whole):
+        return found
+    pairs = list(pairwise(parts))
+    ascend = np.all([one.max(axis=0) <= other.min(axis=0) for one, other in pairs], axis=0)
+    descend = np.all([one.min(axis=0) >= other.max(axis=0) for one, other in pairs], axis=0)
+    several = np.array([len(np.unique(column)) >= _SEVERAL for column in parts[0].T])
+    found[whole] = (ascend | descend) & several
     return found

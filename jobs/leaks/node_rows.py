@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from graphmill.storage.graph import StoredGraph
 
 _SAMPLE = 0x61756474  # "audt": the sample is the same for every partitioning
+_MOST_VALUES = 1 << 22
 MOST_TRAINING, MOST_OTHERS = 1 << 14, 1 << 13  # most rows of a sample
 
 
@@ -81,21 +82,24 @@ class NodeRows:
         order = np.argpartition(hash_counters(derive_key(_SAMPLE), rows), most)[:most]
         return np.sort(rows[order])
 
-    def features(self, rows: np.ndarray) -> np.ndarray:
-        """The features of these rows, float32 [k, feature_dim]."""
+    def features(self, rows: np.ndarray, columns: slice = slice(None)) -> np.ndarray:
+        """These columns of the features of these rows, float32 [k, columns]."""
         from graphmill.storage.partition import PartitionReader
 
         stored = np.empty(len(self.row), np.int64)
         stored[self.row] = np.arange(len(self.row))
         wanted, offsets = stored[rows], self.graph.offsets
-        numbers = np.empty((len(rows), self.graph.feature_dim), np.float32)
+        dim = self.graph.feature_dim
+        numbers = np.empty((len(rows), len(range(dim)[columns])), np.float32)
+        block = max(1, _MOST_VALUES // max(1, dim))  # rows that are decoded at once
         for index in range(self.graph.num_partitions):
             place = np.flatnonzero((wanted >= offsets[index]) & (wanted < offsets[index + 1]))
             if len(place):
                 feature = PartitionReader(self.graph, index, False).node_fields()["feature"]
                 layout = self.graph.manifest.feature_rows
                 assert layout is not None
-                numbers[place] = layout.decode(feature[wanted[place] - offsets[index]])
+                for some in (place[start : start + block] for start in range(0, len(place), block)):
+                    numbers[some] = layout.decode(feature[wanted[some] - offsets[index]])[:, columns]
         return numbers
 
     def stored_features(self, block: int = 1 << 16) -> Iterator[tuple[np.ndarray, np.ndarray]]:

@@ -102,14 +102,16 @@ def graph_table(graphs: "StoredGraphs", most: tuple[int, int] = (MOST_TRAINING, 
     known = {number: SPLITS.get(name, 0) for number, name in enumerate(graphs.split_names, 1)}
     code = np.array([0, *(known[number] for number in sorted(known))], np.int8)[codes]
 
-    def features(rows: np.ndarray) -> np.ndarray:
-        return _summaries(graphs.fetch(rows))
+    def features(rows: np.ndarray, columns: slice) -> np.ndarray:
+        return _summaries(graphs.fetch(rows))[:, columns]
 
     def sample(chosen: np.ndarray, count: int) -> np.ndarray:
         rows = np.flatnonzero(chosen)
         return rows[:: max(1, -(-len(rows) // count))]
 
-    return Table(code, _set_target(graphs), names, features, sample, "graphs", "", most)
+    return Table(
+        code, _set_target(graphs), names, features, sample, "graphs", "", most, num_rows=len(code), num_counts=2
+    )
 
 
 def _set_target(graphs: "StoredGraphs") -> np.ndarray | None:

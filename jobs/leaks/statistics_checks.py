@@ -77,13 +77,16 @@ def of_all_rows(
     num_training: int,
 ) -> list[Finding]:
     """A warning if columns have mean 0 and deviation 1 exactly over all rows, but not over the training rows: their scale was learnt on all rows."""
-    total = np.zeros(len(training))
-    squares = np.zeros(len(training))
+    total, squares, count = np.zeros((3, len(training)))
     for block in blocks:
-        total += block.sum(axis=0, dtype=np.float64)
-        squares += np.einsum("ij,ij->j", block, block, dtype=np.float64)
-    mean = total / num_rows
-    deviation = np.sqrt(np.maximum(squares / num_rows - mean**2, 0))
+        known = np.isfinite(block)
+        numbers = block if known.all() else np.where(known, block, 0)
+        total += numbers.sum(axis=0, dtype=np.float64)
+        squares += np.einsum("ij,ij->j", numbers, numbers, dtype=np.float64)
+        count += known.sum(axis=0)
+    count = np.maximum(count, 1)
+    mean = total / count
+    deviation = np.sqrt(np.maximum(squares / count - mean**2, 0))
     near = min(_NEAR, 0.05 / num_rows**0.5)
     own = np.array([(each.mean, each.deviation) for each in training])
     is_exact = (abs(mean) <= near) & (abs(deviation - 1) <= max(near, 1 / num_rows))

@@ -15,6 +15,13 @@ if TYPE_CHECKING:
 _NEVER = np.iinfo(np.int64).min
 
 
+def is_timed(graph: "StoredGraph | TypedGraph") -> bool:
+    """Whether nodes or edges have times."""
+    return any(graph.nodes(each).manifest.has_node_time for each in graph.node_types) or any(
+        graph.relation(each).manifest.has_edge_time for each in graph.relations
+    )
+
+
 def check_times(graph: "StoredGraph | TypedGraph", rows: dict[str, NodeRows], drawn: str | None) -> Outcome:
     """Compares each root's time with the times of its in-edges, of all relations that have times. `drawn`: the run's --sampler.time, or None for a graph.
 
