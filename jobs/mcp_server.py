@@ -1,8 +1,8 @@
 """Serves Graphmill to programs that speak the Model Context Protocol, such as agents and notebooks: `graphmill mcp FOLDER [--allow train predict]`.
 
-The server reads requests from its standard input and answers on its standard output. It offers the tools list, inspect, plan, status, compare, audit and verify, which
-only read; --allow adds train and predict, which write below FOLDER. A training is planned first, and refused if its plan is above what is left of
---max-cpu-seconds. All paths lie below FOLDER, no tool imports foreign code or opens a URL, and an answer has at most about 20,000 characters. Needs the
+The server reads requests from its standard input and answers on its standard output. It offers the tools list, inspect, plan, status, compare, audit and
+verify, which only read; --allow adds train and predict, which write below FOLDER. A training is planned first, and refused if its plan is above what is left
+of --max-cpu-seconds. All paths lie below FOLDER, no tool imports foreign code or opens a URL, and an answer has at most about 20,000 characters. Needs the
 extra: pip install 'graphmill[mcp]'.
 """
 
