@@ -505,14 +505,14 @@ class Worker:
         with self.peers:
             self.gradients.end()
             reduced = all_losses().tolist()
-        for unread in self.unread:
-            for parameter in unread(epoch):
-                parameter.grad = None  # not 0: the optimizer then leaves the parameter as it is
         reduced, numbers = reduced[: len(reduced) - len(ids)], reduced[len(reduced) - len(ids) :]
         if not all(map(math.isfinite, reduced)):
             raise self._nonfinite_loss(epoch, step, batches, sums[:, 0].tolist())
         self.buffers.end(reduced[num_positions:])
         gradients, norm = self.receipts.gradients(epoch, step), 0.0
+        for unread in self.unread:
+            for parameter in unread(epoch):
+                parameter.grad = None  # not 0: the optimizer then leaves the parameter as it is
         if total > 0:  # otherwise no position has a labelled target: then no update and no weight decay
             norm = self._update(epoch, step, batches)
         if numbers:
