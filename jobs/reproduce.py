@@ -7,7 +7,7 @@
     graphmill reproduce GRIT T6 --run K=2 -- --fit.epochs 5      words after -- go to the command
 
 A cost needs the row's data below --graphs; without the data its line says how to ingest them. A row of a study runs only its own arm. The runs, and what the
-commands print, are kept in --out. If a command fails, the next one still runs, and the exit status is 1. docs/guides/reproduce.md has the same list.
+commands print, are kept in --out. If a command fails, the next one still runs, and the exit status is 1. The site has the same list as a page.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -159,6 +159,8 @@ def read_command(words: Sequence[str]) -> dict[str, RunConfig]:
         return {f"{say(slot.values)}: ": plan.config(slot.values, slot.seed) for slot in plan.slots()}
     own = 2 if words[0] == "bench" else 1
     name = words[0] if words[0].startswith(_PAPERS) else f"graphmill.jobs.{'.'.join(words[:own])}"
+    if words[0] == "reproduce" and "--" in words:  # the rest goes to the rows that it runs, which read it themselves
+        words = words[: words.index("--")]
     _read_options(importlib.import_module(name), words[own:])
     return {}
 
@@ -199,7 +201,7 @@ def run_rows(rows: Sequence[PublishedRow], config: ReproduceConfig, more: Sequen
             status = 1
             print(f"error: ended after {config.timeout_s:g} s; raise --timeout_s", file=sys.stderr)
         failed += status != 0
-        for line in measured(row, place) if status == 0 else [f"failed, exit status {status}"]:
+        for line in measured(row, place, arms_of(words)) if status == 0 else [f"failed, exit status {status}"]:
             print(f"{row.row}: {line}", flush=True)
     return 1 if failed else 0
 
@@ -208,7 +210,7 @@ def placed(words: Sequence[str], place: Path) -> list[str]:
     """The command with `place` as the folder of its run or results, if it has such an option."""
     if words[0] in _TRAINS:
         return [*words, "--run.dir", str(place)]
-    if words[0] not in ("sweep", "bench") and not words[0].startswith(_PAPERS):
+    if words[0] not in ("sweep", "bench", "reproduce") and not words[0].startswith(_PAPERS):
         return [*words]
     cut = words.index("--") if "--" in words else len(words)
     out = () if words[0].endswith("color_refinement") else ("--out", str(place))  # it writes nothing
@@ -228,32 +230,77 @@ def _seeded(row: PublishedRow, words: list[str], seeds: Sequence[int]) -> list[s
     return [*words[:cut], *values, *words[cut:]]
 
 
-def measured(row: PublishedRow, place: Path) -> Iterator[str]:
-    """The scores of a row's runs beside the paper's figure, and with several seeds the t-test."""
+def arms_of(words: Sequence[str]) -> dict[str, str]:
+    """The arm of each trial of a study's command, by the trial's name. Empty for a command without arms."""
+    if words[0] != "sweep":
+        return {}
+    from graphmill.jobs.sweep import read_options
+    from graphmill.jobs.sweeps.design import ARM, design_sweep
+
+    return {
+        slot.name: slot.values[ARM] for slot in design_sweep(*read_options(words[1:])).slots() if ARM in slot.values
+    }
+
+
+def measured(row: PublishedRow, place: Path, arms: Mapping[str, str]) -> Iterator[str]:
+    """The scores of a row's runs beside the paper's figure: a line for each arm and for each classic model beside the runs. A row of one arm whose command gives
+    the whole figure, one mean with its deviation, also has the t-test. `arms`: arm of a trial by its name.
+    """
     from graphmill.jobs.records.run_record import read_run
 
+    paper = f"{row.published} in the paper"
     if (place / "config.json").exists():
         record = read_run(place)
         scores = ", ".join(f"{split} {value:.4f}" for split, value in record.scores.items())
-        yield f"{record.metric} {scores}; {row.published} in the paper"
+        yield f"{record.metric} {scores}; {paper}"
         return
-    places = sorted(path.parent for path in place.glob("trial-*/config.json"))
-    if not places:
-        yield f"see {place}; {row.published} in the paper"
+    runs: dict[str, list[Any]] = {}
+    for path in sorted(path.parent for path in place.glob("trial-*/config.json")):
+        runs.setdefault(arms.get(path.name, ""), []).append(read_run(path))
+    if not runs:
+        yield f"see {place}; {paper}"
         return
-    runs = [read_run(path) for path in places]
-    tested = [one.scores.get("test", one.scores.get("valid")) for one in runs]
-    values = [value for value in tested if value is not None]
-    if len(values) < 2:
-        yield f"{runs[0].metric} {', '.join(f'{value:.4f}' for value in values)}; {row.published} in the paper"
-        return
-    mean, spread = mean_and_spread(values)
-    yield f"{runs[0].metric} {mean:.4f} ± {spread:.4f} over {len(values)} runs; {row.published} in the paper"
-    if (paper := figure_of(row.published)) is not None and runs[0].metric:
+    classic = best_classics(place)
+    several = len(runs) > 1 or bool(classic)
+    for arm, own in (runs | classic).items():
+        metric, values = own[0].metric, _tested(own)
+        said = "without a score"
+        if len(values) > 1:
+            said = "{:.4f} ± {:.4f}".format(*mean_and_spread(values)) + f" over {len(values)} runs"
+        elif values:
+            said = f"{values[0]:.4f}"
+        name = arm or own[0].config["model"]["name"]
+        yield f"{f'{name}: ' if several else ''}{metric} {said}{'' if several else f'; {paper}'}"
+    if several:
+        yield paper
+    figure, (first, *_) = figure_of(row.published), runs.values()
+    metric, values = first[0].metric, _tested(first)
+    if figure is not None and metric and len(runs) == 1 and len(values) > 1 and row.status == "one command":
         from graphmill.jobs.sweeps.design import lower_is_better
 
-        chance = one_tailed(values, paper, lower_is_better(runs[0].metric))
+        chance = one_tailed(values, figure, lower_is_better(metric))
         yield f"one-tailed t-test that ours is worse: p = {chance:.3g}; the paper's figure counts as the mean of {len(values)} runs"
+
+
+def _tested(runs: Sequence[Any]) -> list[float]:
+    tested = [one.scores.get("test", one.scores.get("valid")) for one in runs]
+    return [value for value in tested if value is not None]
+
+
+def best_classics(place: Path) -> dict[str, list[Any]]:
+    """The runs of the classic models that a sweep trained beside its trials, by model: for each graph, split and seed the one with the best validation score."""
+    from graphmill.jobs.records.run_record import read_run
+    from graphmill.jobs.sweeps.design import lower_is_better
+
+    tried: dict[tuple[str, str], list[Any]] = {}
+    for path in sorted(place.glob("beside-*/baselines/*/summary.json")):
+        name = path.parent.name.rpartition("-")[0]
+        tried.setdefault((name, path.parents[2].name), []).append(read_run(path.parent))
+    best: dict[str, list[Any]] = {}
+    for (name, _), runs in tried.items():
+        sign = -1 if lower_is_better(runs[0].metric or "") else 1
+        best.setdefault(name, []).append(max(runs, key=lambda one: sign * one.scores.get("valid", -sign * math.inf)))
+    return best
 
 
 def mean_and_spread(values: Sequence[float]) -> tuple[float, float]:
@@ -262,9 +309,9 @@ def mean_and_spread(values: Sequence[float]) -> tuple[float, float]:
 
 
 def figure_of(published: str) -> tuple[float, float] | None:
-    """(mean, standard deviation) in a text such as "0.059 ± 0.002"; None if the text has none."""
-    found = re.search(r"(\d*\.?\d+) ± (\d*\.?\d+)", published)
-    return None if found is None else (float(found[1]), float(found[2]))
+    """(mean, standard deviation) in a text such as "0.059 ± 0.002"; None if the text has none, or several."""
+    found = re.findall(r"(\d*\.?\d+) ± (\d*\.?\d+)", published)
+    return (float(found[0][0]), float(found[0][1])) if len(found) == 1 else None
 
 
 def one_tailed(values: Sequence[float], paper: tuple[float, float], lower_is_better: bool) -> float:

@@ -181,6 +181,9 @@ class Worker:
 
             self.embeddings = embeddings.Embeddings(spec.table, self.seat, device)
         self.gradients = GradientTree(self.model, self.seat)
+        # A model may say which parameters have no gradient in an epoch; the answer depends only on the epoch, so all ranks leave out the same ones.
+        name = "parameters_without_gradient"
+        self.unread = [getattr(module, name) for module in self.model.modules() if hasattr(module, name)]
         self.buffers = BufferMean(self.model, self.seat, device)
         self.optimizer = build_optimizer(self.model, spec.options, foreach=self.device.type == "cuda")
         self.rates = Rates(self.optimizer, spec.options, higher_is_better=self.task.higher_is_better)
@@ -507,6 +510,9 @@ class Worker:
             raise self._nonfinite_loss(epoch, step, batches, sums[:, 0].tolist())
         self.buffers.end(reduced[num_positions:])
         gradients, norm = self.receipts.gradients(epoch, step), 0.0
+        for unread in self.unread:
+            for parameter in unread(epoch):
+                parameter.grad = None  # not 0: the optimizer then leaves the parameter as it is
         if total > 0:  # otherwise no position has a labelled target: then no update and no weight decay
             norm = self._update(epoch, step, batches)
         if numbers:

@@ -56,16 +56,24 @@ def compute_graph_baselines(
     return dict(scores)
 
 
+def check_graph_trees(store: StoredGraphs, task: Task) -> None:
+    """Raises ConfigError if trees cannot predict the set's labels, MissingDependencyError without LightGBM."""
+    from graphmill.jobs.baselines.tree_baseline import check_lightgbm
+
+    if not isinstance(task, Classification | BinaryClassification | Regression):
+        raise ConfigError(
+            f"baseline: trees expect labels of graphs or nodes, got {store.manifest.labelled or 'others'}; leave out trees"
+        )
+    check_lightgbm()
+
+
 def compute_graph_trees(
     store: StoredGraphs, columns: tuple[int, ...], task: Task, splits: tuple[str, ...], seed: int, tries: int
 ) -> dict[str, float]:
     """The scores by split of gradient-boosted trees that read what "composition" or "features_only" reads. Raises ConfigError for labelled pairs."""
     from graphmill.jobs.baselines.tree_baseline import best_trees
 
-    if not isinstance(task, Classification | BinaryClassification | Regression):
-        raise ConfigError(
-            f"baseline: trees expect labels of graphs or nodes, got {store.manifest.labelled or 'others'}; leave out trees"
-        )
+    check_graph_trees(store, task)
     per_graph = max(1, int(store.num_nodes.mean())) if store.manifest.labelled else 1
 
     def read(split: str, most: int | None) -> Iterator[tuple[np.ndarray, Tensor]]:

@@ -5,6 +5,7 @@ The trees of a node read its own row and, for each relation into its type, the i
 in-neighbors. The trees of a graph read its counts, like the linear baseline. Settings are tried in a fixed order; the best validation score counts.
 """
 
+import importlib.util
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,13 +15,16 @@ import torch
 
 from graphmill.cluster.tasks import Classification, Regression, Task
 from graphmill.core.errors import ConfigError, MissingDependencyError
+from graphmill.core.summaries import size
 from graphmill.jobs.baselines.node_baselines import plain_task, split_scores, target_of
 from graphmill.samplers.access.router import Router
 from graphmill.samplers.access.typed_router import TypedRouter
+from graphmill.storage.format.manifest import Manifest
 from graphmill.storage.format.source import SPLITS
 
 Blocks = Iterator[tuple[np.ndarray, torch.Tensor]]  # (inputs float32 [n, F], targets)
 _MOST_ROWS = 200_000  # most training rows, and most rows that stop the training
+_MOST_NUMBERS = 1 << 29  # most numbers of these rows, 2 GiB
 _BLOCK_ROWS = 16_384
 _BLOCK_NUMBERS = 1 << 25  # most numbers of neighbors' rows in memory, unless one node has more
 _WIDEST = 128  # most columns of which the least and the greatest value are read too
@@ -28,7 +32,7 @@ _ROUNDS, _TREES, _PATIENCE = (
     500,
     6_000,
     30,
-)  # rounds of boosting; all trees, of which a round has one for each class; rounds without a gain
+)  # rounds of boosting; all trees, of which a round has one for each class, answer or number; rounds without a gain
 
 
 @dataclass(frozen=True)
@@ -51,19 +55,52 @@ def compute_node_trees(
 ) -> dict[str, float]:
     """Scores on "valid" and "test" of the best of the first `tries` settings, for the nodes of the type `own`. Raises MissingDependencyError without LightGBM."""
     rows = router.nodes[own]
-    if rows.manifest.label_kind in ("value", "values") and not isinstance(task, Regression):
-        raise ConfigError("baseline: trees expect classes, answers or numbers, got a task of your own; leave out trees")
+    check_node_trees(rows.manifest, task)
+    block_rows = max(1, min(_BLOCK_ROWS, _MOST_NUMBERS // 4 // node_tree_columns(router, own)))
     nodes = {name: rows.list_split(split_set, code).node for name, code in SPLITS.items()}
 
     def read(split: str, most: int | None) -> Blocks:
         chosen = nodes[split] if most is None else nodes[split][:: max(1, -(-len(nodes[split]) // most))]
-        for start in range(0, len(chosen), _BLOCK_ROWS):
-            node = chosen[start : start + _BLOCK_ROWS]
+        for start in range(0, len(chosen), block_rows):
+            node = chosen[start : start + block_rows]
             block = rows.fetch(node)
             seen = [] if block.feature is None else [block.feature]
             yield np.concatenate([*seen, *_neighbors(router, own, node)], axis=1), target_of(block.label)
 
     return best_trees(read, rows.manifest.feature_dim, plain_task(rows.manifest, task), ("valid", "test"), seed, tries)
+
+
+def check_lightgbm() -> None:
+    """Raises MissingDependencyError if LightGBM is not installed. A run calls it before it trains."""
+    if importlib.util.find_spec("lightgbm") is None:
+        raise MissingDependencyError("--baseline trees needs lightgbm: pip install -e '.[trees]'")
+
+
+def check_node_trees(manifest: Manifest, task: Task) -> None:
+    """Raises ConfigError if trees cannot predict these nodes' labels, MissingDependencyError without LightGBM."""
+    if manifest.label_kind in ("value", "values") and not isinstance(task, Regression):
+        raise ConfigError("baseline: trees expect classes, answers or numbers, got a task of your own; leave out trees")
+    check_lightgbm()
+
+
+def node_tree_columns(router: Router | TypedRouter, own: str) -> int:
+    """Number of columns that the trees of these nodes read."""
+    widths = [router.nodes[each.source].manifest.feature_dim for each in router.edges if each.target == own]
+    return router.nodes[own].manifest.feature_dim + sum(1 + len(_reduced(width)) * width for width in widths)
+
+
+def most_rows(columns: int) -> int:
+    """Most rows of a split that are in memory at once."""
+    return max(1, min(_MOST_ROWS, _MOST_NUMBERS // max(1, columns)))
+
+
+def plan_text(tries: int, columns: int | None) -> str:
+    """What the trees of a run try and keep in memory, for its plan. `columns`: None if it is not known yet."""
+    tried = f"{min(tries, len(SETTINGS))} settings"
+    if columns is None:
+        return f"{tried}; training and validation rows of at most {size(4 * _MOST_NUMBERS)} each in memory"
+    rows = most_rows(columns)
+    return f"{tried}, {columns:,} columns; at most {rows:,} training and validation rows of {size(4 * rows * columns)} each in memory"
 
 
 def best_trees(
@@ -74,8 +111,8 @@ def best_trees(
     `read(split, most)` yields blocks of inputs and targets, of about `most` evenly chosen rows, or of all. The first `num_own` columns are a node's own row.
     Without own columns, or without others, settings that would repeat another are left out.
     """
-    train, valid = (_joined(read(split, _MOST_ROWS)) for split in ("train", "valid"))
-    width = train[0].shape[1]
+    width = next(read("train", 1))[0].shape[1]
+    train, valid = (_joined(read(split, most_rows(width))) for split in ("train", "valid"))
     settings = [one for one in SETTINGS if num_own < width or not one.sees_neighbors]
     fitted = [
         (one, _Trees(train, valid, task, one, width if one.sees_neighbors else num_own, seed))
@@ -96,6 +133,11 @@ def _joined(blocks: Blocks) -> tuple[np.ndarray, torch.Tensor]:
     return np.concatenate(inputs), torch.cat(targets)
 
 
+def _reduced(width: int) -> list[np.ufunc]:
+    """What is read of each column of the neighbors; the first gives the mean."""
+    return [np.add, np.minimum, np.maximum] if width <= _WIDEST else [np.add]
+
+
 def _neighbors(router: Router | TypedRouter, own: str, node: np.ndarray) -> Iterator[np.ndarray]:
     """For each relation into the type: float32 [n, 1 + k * F] of these nodes, with k = 3, or 1 for a wide table. Columns of a node without neighbors are 0."""
     for relation, edges in router.edges.items():
@@ -107,7 +149,7 @@ def _neighbors(router: Router | TypedRouter, own: str, node: np.ndarray) -> Iter
         yield np.log1p(lists.degree).astype(np.float32)[:, None]
         if not width:
             continue
-        reduced = [np.add, np.minimum, np.maximum] if width <= _WIDEST else [np.add]
+        reduced = _reduced(width)
         result = np.zeros((len(node), len(reduced) * width), np.float32)
         ends = np.cumsum(lists.count)
         start = 0
@@ -155,17 +197,21 @@ class _Trees:
             "verbosity": -1,
             **({"num_class": per_round} if objective == "multiclass" else {}),
         }
-        self.boosters = []
-        for column in range(1 if isinstance(task, Classification) else task.out_dim):
+        self.boosters: list[Any] = []
+        num_columns = 1 if isinstance(task, Classification) else task.out_dim
+        rounds = max(20, min(_ROUNDS, _TREES // max(per_round, num_columns)))
+        for column in range(num_columns):
             parts = []
             for inputs, target in (train, valid):
                 answer = target if target.dim() == 1 else target[:, column]
                 known = (answer >= 0 if isinstance(task, Classification) else ~answer.isnan()).numpy()
                 parts.append((inputs[known, :width], answer.numpy()[known]))
+            if not len(parts[0][1]):
+                self.boosters.append(_Constant(task, column, per_round))
+                continue
             own = lightgbm.Dataset(*parts[0], free_raw_data=True)
             checks = [lightgbm.Dataset(*parts[1], reference=own)] if len(parts[1][1]) else []
             stops = [lightgbm.early_stopping(_PATIENCE, verbose=False)] if checks else []
-            rounds = max(20, min(_ROUNDS, _TREES // per_round))
             self.boosters.append(lightgbm.train(options, own, rounds, valid_sets=checks, callbacks=stops))
 
     def scores(self, blocks: Any) -> dict[str, float]:
@@ -184,6 +230,18 @@ class _Trees:
         if isinstance(self.task, Classification) and raw[0].ndim == 1 and self.task.out_dim == 2:
             return torch.tensor(np.stack([np.zeros_like(raw[0]), raw[0]], axis=1))
         return torch.tensor(raw[0] if raw[0].ndim == 2 else np.stack(raw, axis=1))
+
+
+class _Constant:
+    """Stands for the trees of a label of which no training row is known: the mean of a number, equal chances of answers and classes."""
+
+    def __init__(self, task: Task, column: int, per_round: int) -> None:
+        self.value = task.mean[column] if isinstance(task, Regression) else 0.0
+        self.columns = (per_round,) if per_round > 1 else ()
+
+    def predict(self, inputs: np.ndarray, *, raw_score: bool) -> np.ndarray:
+        """The value for each row, in the form of LightGBM's raw scores."""
+        return np.full((len(inputs), *self.columns), self.value)
 
 
 def _objective(task: Task) -> tuple[str, int]:

@@ -194,7 +194,7 @@ class GraphEvaluationOptions:
 
 @dataclass(frozen=True)
 class BaselineOptions:
-    """Baseline models that are trained in addition to the run, by their fixed recipes (recipes/baselines). Only for nodes of one graph."""
+    """Baseline models that are trained in addition to the run, by their fixed recipes (recipes/baselines): networks for the nodes of one graph, trees also for many graphs."""
 
     models: tuple[Literal["gcn", "gat", "sage", "trees"], ...] = ()
     """The baseline models. The summary and the report show their scores next to the run's scores. trees: gradient-boosted trees (LightGBM) that read a node's row and its neighbors' rows."""

@@ -41,7 +41,9 @@ class PublishedRow:
         words = [
             graphs.rstrip("/") + "/" + word.removeprefix(_DATA) if word.startswith(_DATA) else word for word in words
         ]
-        return [*words, *(["--"] if more and words[0] == "sweep" and "--" not in words else []), *more]
+        if words[0] == "reproduce" and graphs.rstrip("/") != _DATA.rstrip("/"):
+            words += ["--graphs", graphs]
+        return [*words, *(["--"] if more and words[0] in ("sweep", "reproduce") and "--" not in words else []), *more]
 
 
 def read_rows() -> list[PublishedRow]:

@@ -154,6 +154,16 @@ def _shards_hear_their_neighbors(config: RunConfig) -> str | None:
     return None
 
 
+def _virtual_nodes_are_normalised(config: RunConfig) -> str | None:
+    many = config.sampler.is_foreign or isinstance(config.sampler.options, SubgraphOptions)
+    if not getattr(config.model.options, "virtual_node", False) or many:
+        return None
+    return (
+        f"virtual_node: expected batches of several graphs, for the one virtual node of a graph has no variance to normalise by, got --sampler {config.sampler.name}; "
+        "leave out --model.virtual_node"
+    )
+
+
 def _embeddings_fit_the_rest(config: RunConfig) -> str | None:
     if not config.embeddings.width:
         return None
@@ -267,6 +277,7 @@ OF_ONE_GRAPH = (
     _shards_hear_their_neighbors,
     _chunks_per_batch,
     _sums_can_be_corrected,
+    _virtual_nodes_are_normalised,
     _embeddings_fit_the_rest,
     _edges_are_read,
     _embedded_graph_has_47_classes,

@@ -20,7 +20,7 @@ from graphmill.cluster.ray.placement import Resources
 from graphmill.cluster.tasks import Classification, Regression, Task
 from graphmill.core.errors import ConfigError
 from graphmill.core.summaries import size
-from graphmill.jobs.baselines.graph_baselines import compute_graph_baselines, compute_graph_trees
+from graphmill.jobs.baselines.graph_baselines import check_graph_trees, compute_graph_baselines, compute_graph_trees
 from graphmill.jobs.baselines.node_baselines import Baselines
 from graphmill.jobs.config.config import RunConfig
 from graphmill.jobs.config.defaults import GraphFacts, set_facts
@@ -147,6 +147,8 @@ class Graphs(Subject):
 
     def check(self, resolved: ResolvedRun) -> None:
         self._splits(resolved)
+        if "trees" in resolved.config.baseline.models:
+            check_graph_trees(self.stored, self.task(resolved))
 
     def _splits(self, resolved: ResolvedRun) -> tuple[str, ...]:
         return scored_splits(self.stored, self.columns(resolved.config), self.task(resolved), resolved.micro_batches)
@@ -208,6 +210,10 @@ class Graphs(Subject):
         units = {"nodes": "nodes with a class", "pairs": "labelled pairs"}
         known_targets = units.get(self.manifest.labelled or "", "with a target")
         plan.add("splits", f"{', '.join(counts)} {known_targets}; scored: {', '.join(scored)}")
+        if "trees" in resolved.config.baseline.models:
+            from graphmill.jobs.baselines.tree_baseline import plan_text
+
+            plan.add("trees", plan_text(resolved.config.baseline.configurations, None))
         tries, task = Tries(data.open(), resolved.build_model()), self.task(resolved)
         add_training(plan, resolved, tries, self.training(resolved), scored, task, self.unit(resolved.config))
 

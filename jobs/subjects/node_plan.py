@@ -39,7 +39,7 @@ from graphmill.storage.format.dtypes import FeatureDtype
 from graphmill.storage.format.encoding_names import EncodingOptions
 from graphmill.storage.format.encodings import find_encoding
 from graphmill.storage.format.feature_rows import FeatureRows
-from graphmill.storage.format.manifest import Manifest
+from graphmill.storage.format.manifest import NODE, Manifest
 from graphmill.storage.format.source import SPLITS
 from graphmill.storage.graph import StoredGraph
 
@@ -61,6 +61,12 @@ def plan_nodes(plan: Plan, graph: NodeGraph, resolved: ResolvedRun, task: Task) 
     if baseline.networks:
         tried = f"{baseline.configurations} of {len(search())} configurations each, trained before the run"
         plan.add("baselines", f"{', '.join(baseline.networks)}: {tried}")
+    if "trees" in baseline.models:
+        from graphmill.jobs.baselines.tree_baseline import node_tree_columns, plan_text
+
+        own = predicted_nodes(graph, resolved.config).manifest.name if resolved.is_typed else NODE
+        columns = node_tree_columns(whole_router(graph.whole()), own) if graph.is_here else None
+        plan.add("trees", plan_text(baseline.configurations, columns))
     if resolved.is_full_graph:
         _add_whole_graph(plan, graph, resolved, task)
     else:

@@ -138,7 +138,11 @@ class Nodes(Subject):
         config = resolved.config
         split_set, width = config.data.split_set, config.embeddings.width
         check_graph(nodes, split_set, config.task, config.metric, num_roots(resolved), width)
-        self.task(resolved)  # raises for options that contradict the labels
+        task = self.task(resolved)  # raises for options that contradict the labels
+        if "trees" in config.baseline.models:
+            from graphmill.jobs.baselines.tree_baseline import check_node_trees
+
+            check_node_trees(nodes.manifest, task)
 
     def completed(self, resolved: ResolvedRun) -> Self:
         """The graph with the encoding that the model reads. If the run's options ask for it, the features stay on the object store."""

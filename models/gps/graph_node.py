@@ -2,6 +2,9 @@
 
     v = learned at first;  x = L(x + v);  v = MLP(v + Σ x)        Σ over the nodes of the graph, before L; no MLP in the last layer
 
+A batch of one graph has one virtual node, whose rows have no variance: the running statistics, which then never change, would leave it as it is. So the nodes of
+one graph are refused in the options.
+
 MLP = Linear(D, 2D), BatchNorm, ReLU, Linear(2D, D), BatchNorm, ReLU.
 
 Shapes: n nodes of B graphs, D width.

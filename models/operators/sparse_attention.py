@@ -120,10 +120,8 @@ def block_pairs(graphs: Graphs, options: SparseOptions) -> Pairs:
     is_there_bc = (near_bc >= 0) & (near_bc < count_b[:, None])
     query, key = torch.arange(total, device=device)[:, None].expand_as(near_bc), near_bc + first_B[graph_b][:, None]
     code = (query * total + key)[is_there_bc]
-    ends = torch.unique(torch.cat([first_B, first_B + blocks_B - 1])[torch.cat([blocks_B, blocks_B]) > 0])
-    of_end, all_b = ends.repeat_interleave(total), torch.arange(total, device=device).repeat(len(ends))
-    same = graph_b[of_end] == graph_b[all_b]
-    code = torch.unique(torch.cat([code, (of_end * total + all_b)[same]]))
+    all_b, last_b = torch.arange(total, device=device), (first_B + blocks_B - 1)[graph_b]
+    code = torch.unique(torch.cat([code, first_B[graph_b] * total + all_b, last_b * total + all_b]))
     query_p, key_p = code // max(total, 1), code % max(total, 1)
     place = torch.arange(size, device=device)
     start_b, stop_b = graphs.node_ptr[graph_b] + block_b * size, graphs.node_ptr[1:][graph_b]

@@ -114,17 +114,28 @@ class Polynormer(nn.Module):
         for layer in self.local_layers:
             x_nD = layer(x_nD, graphs)
             local_nD = local_nD + x_nD
-        if self.training:
-            self.is_global.fill_(bool(self.global_layers) and epoch >= self.config.local_epochs)
-        states = [local_nD]
-        if self.global_layers:
-            x_nD = self.norm(local_nD)
-            for layer in self.global_layers:
-                x_nD = layer(x_nD, graphs)
-            states.append(x_nD)
-        outs = [
-            read_out(each, graphs, self.heads[place] if self.heads else None, self.config.task, self.config.pool)
-            for place, each in enumerate(states)
-        ]
-        # The other prediction counts 0 times, so that every parameter has a gradient in every epoch.
-        return outs[0] if len(outs) == 1 else torch.where(self.is_global, outs[1], outs[0])
+        if self.training:  # only the prediction that counts
+            is_global = self._is_global_in(epoch)
+            self.is_global.fill_(is_global)
+            return self._global(local_nD, graphs) if is_global else self._read_out(0, local_nD, graphs)
+        local = self._read_out(0, local_nD, graphs)
+        return torch.where(self.is_global, self._global(local_nD, graphs), local) if self.global_layers else local
+
+    def parameters_without_gradient(self, epoch: int) -> list[nn.Parameter]:
+        """The parameters that the prediction of an epoch of training does not read. They have no gradient then, so weight decay does not shrink them, as in the
+        released code."""
+        parts = [*self.heads[:1]] if self._is_global_in(epoch) else [*self.heads[1:], self.norm, self.global_layers]
+        # `out` is a part of every global layer. Without global layers the parts in their place are frozen.
+        return [each for part in parts for each in part.parameters()]
+
+    def _is_global_in(self, epoch: int) -> bool:
+        return bool(self.global_layers) and epoch >= self.config.local_epochs
+
+    def _global(self, local_nD: Tensor, graphs: Graphs) -> Tensor:
+        x_nD = self.norm(local_nD)
+        for layer in self.global_layers:
+            x_nD = layer(x_nD, graphs)
+        return self._read_out(1, x_nD, graphs)
+
+    def _read_out(self, place: int, x_nD: Tensor, graphs: Graphs) -> Tensor:
+        return read_out(x_nD, graphs, self.heads[place] if self.heads else None, self.config.task, self.config.pool)

@@ -252,11 +252,14 @@ def with_drawn_negatives(graphs: PackedGraphs, graph_id: np.ndarray, key: np.uin
     """
     if graphs.pairs is None or graphs.num_pairs is None:
         raise DataError("pair_negatives: expected pairs of nodes in every graph, found a batch without pairs")
-    rows, counts = [], []
+    rows, counts = [graphs.pairs[:0]], []
     for graph, pairs, num_nodes in zip(
         graph_id, np.split(graphs.pairs, np.cumsum(graphs.num_pairs)[:-1]), graphs.num_nodes, strict=True
     ):
         links = pairs[pairs[:, 2] == 1]
+        if not len(links):
+            counts.append(0)
+            continue
         hashed = hash_ids(hash_ids(key, np.array([graph]))[0], np.arange(len(links)))
         share = (hashed >> np.uint64(11)).astype(np.float64) / 2.0**53
         is_free = np.ones((num_nodes, num_nodes), bool)

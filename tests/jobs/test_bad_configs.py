@@ -370,6 +370,11 @@ ROWS = (
     Row("train_graphs", "--sampler.pair_negatives drawn --data {set}", ("pair_negatives", "pairs of nodes")),
     Row("train_nodes", "--model polynormer --model.beta 2", ("beta", "2")),
     Row("train_nodes", "--model primphormer --model.virtual_node", ("virtual node", "local.join")),
+    Row(
+        "train_nodes",
+        "--model primphormer --model.virtual_node --model.local.join top --model.local.block gcn --model.layer.local none",
+        ("virtual_node", "several graphs", "no variance"),
+    ),
     Row("papers.equivariant_basis", "--device tpu --scale smoke", ("tpu", "--device")),
     Row("plan.cost_model", "--train-ms 0", ("--train-ms",)),
     Row("plan.cost_model", "--points {missing}", ("missing", "sweep.py")),

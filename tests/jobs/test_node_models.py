@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from safetensors.torch import load_file
 
 from graphmill.jobs import train_nodes
 from graphmill.jobs.config.registry import Inputs
@@ -49,6 +50,21 @@ def trains_and_reports(model, launcher, tmp_path):
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert lines[1]["train_loss"] < lines[0]["train_loss"]
     assert (tmp_path / "run" / "best" / "config.json").exists()
+
+
+@pytest.mark.slow
+def test_the_part_of_polynormer_that_is_not_trained_yet_keeps_its_weights(tmp_path):
+    """Adam's coupled weight decay would move a parameter whose gradient is 0."""
+    own = MODELS["polynormer"].replace("local_epochs 1", "local_epochs 9")
+    words = f"--model polynormer {TINY} {own} --fit.optimizer adam --fit.weight_decay 0.1 --workers.launcher process"
+    done = run_job(train_nodes.main, words.split(), tmp_path)
+    assert done.returncode == 0, done.stderr
+    weights = load_file(tmp_path / "run" / "best" / "model.safetensors")
+    norms = {name: each for name, each in weights.items() if name.endswith("norm.weight")}
+    untrained = [each for name, each in norms.items() if "global_layers" in name or name.endswith("model.norm.weight")]
+    assert len(untrained) == 2
+    assert all((each == 1).all() for each in untrained)
+    assert not any((each == 1).all() for name, each in norms.items() if "local_layers" in name)
 
 
 def test_tokengts_default_recipe_with_what_the_graph_and_the_run_decide():

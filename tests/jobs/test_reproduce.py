@@ -9,7 +9,17 @@ import pytest
 from graphmill.core.errors import ConfigError, UsageError
 from graphmill.jobs import ingest, reproduce
 from graphmill.jobs.papers.published import STATUSES, read_rows, select_rows
-from graphmill.jobs.reproduce import figure_of, mean_and_spread, one_tailed, page, placed, program, read_command
+from graphmill.jobs.reproduce import (
+    arms_of,
+    figure_of,
+    mean_and_spread,
+    measured,
+    one_tailed,
+    page,
+    placed,
+    program,
+    read_command,
+)
 from tests.job_in_process import output_of, run_job
 from tests.raw_layouts import write_set
 
@@ -153,10 +163,75 @@ def test_a_command_with_its_folder_is_understood(command):
     (row, *_) = [row for row in ROWS if row.command == command]
     words = placed(row.words(), Path("runs/here/01"))
     read_command(words)
-    has_folder = (
-        row.words()[0] not in ("predict", "convert_checkpoint", "reproduce") and "color_refinement" not in command
-    )
+    has_folder = row.words()[0] not in ("predict", "convert_checkpoint") and "color_refinement" not in command
     assert ("runs/here/01" in words) == has_folder
+
+
+def finished(folder, model, scores, metric="accuracy"):
+    """The files of a finished run that `measured` reads."""
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps({"model": {"name": model}}))
+    (folder / "summary.json").write_text(json.dumps({"metric": metric, "scores": scores}))
+
+
+def trials(place, row, tests, model="geco"):
+    for number, test in enumerate(tests):
+        finished(place / f"trial-{number:03d}", model, {"valid": 0.5, "test": test})
+    return list(measured(row, place, arms_of(reproduce._seeded(row, row.words(), range(len(tests))))))
+
+
+def test_arms_are_compared_apart_and_without_a_test(tmp_path):
+    (row,) = select_rows("GECO", "T4", ("Flickr: static, dynamic",))
+    arms = arms_of(reproduce._seeded(row, row.words(), (0, 1)))
+    assert Counter(arms.values()) == {"static": 2, "dynamic": 2}
+    for name, arm in arms.items():
+        finished(tmp_path / name, "geco", {"test": 0.5 + 0.1 * (arm == "dynamic") + 0.01 * (name > "trial-001")})
+    said = list(measured(row, tmp_path, arms))
+    assert said == [
+        f"static: accuracy 0.5050 ± {mean_and_spread([0.5, 0.51])[1]:.4f} over 2 runs",
+        f"dynamic: accuracy 0.6050 ± {mean_and_spread([0.5, 0.51])[1]:.4f} over 2 runs",
+        "55.73 ± 0.27, 55.80 ± 0.38 in the paper",
+    ]
+
+
+def test_classic_models_have_their_own_scores(tmp_path):
+    (row,) = select_rows("TokenGT", "A.6", ("GCN, GAT",))
+    for name, tests in {"gcn": (0.7, 0.8), "gat": (0.6, 0.4)}.items():
+        for split in range(2):
+            for number, test in enumerate(tests):  # the second configuration has the better validation score
+                folder = tmp_path / f"beside-00{split}" / "baselines" / f"{name}-{number}"
+                finished(folder, name, {"valid": number / 10, "test": test + split / 10})
+    said = trials(tmp_path, row, [0.9, 0.92], "tokengt")
+    assert [line.partition(" ±")[0] for line in said] == [
+        "tokengt: accuracy 0.9100",
+        "gat: accuracy 0.4500",
+        "gcn: accuracy 0.8500",
+        "accuracy on CS .895, .893 in the paper",
+    ]
+
+
+def test_a_command_that_gives_a_part_of_the_figure_has_no_t_test(tmp_path):
+    (part,) = select_rows("Primphormer", "T3, T4", ("softmax, CIFAR10 and four more sets",))
+    (whole,) = select_rows("GRIT", "T6", ("K=7",))
+    assert part.status == "in part"
+    assert not any("t-test" in line for line in trials(tmp_path / "part", part, [0.5, 0.6]))
+    assert "t-test" in trials(tmp_path / "whole", whole, [0.06, 0.07])[-1]
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.paper} {row.table} {row.row}")
+def test_a_remark_that_another_option_gives_the_rest_is_of_a_part(row):
+    if row.status == "one command":
+        assert not row.reason.startswith("--")
+        assert not any(text in row.published for text in ("PascalVOC-SP F1", "Flickr 50.90", "dense", "MNIST:"))
+
+
+def test_a_row_that_runs_other_rows_gives_them_its_options():
+    (row,) = select_rows("GRIT", "B.4")
+    words = placed(row.words("sets", ("--fit.epochs", "5")), Path("runs/01"))
+    read_command(words)
+    given = ["--graphs", "sets", "--out", "runs/01", "--", "--fit.epochs", "5"]
+    assert words[words.index("3") + 1 :] == given
+    assert row.words("graphs") == row.words()
 
 
 def test_the_t_test_is_one_tailed_with_equal_variances():
@@ -166,6 +241,7 @@ def test_the_t_test_is_one_tailed_with_equal_variances():
     assert one_tailed(values, (0.0, 1.0), lower_is_better=False) == pytest.approx(1 - 0.1035, abs=1e-4)
     assert figure_of("accuracy 72.46 ± 0.15") == (72.46, 0.15)
     assert figure_of("a figure") is None
+    assert figure_of("55.73 ± 0.27, 55.80 ± 0.38") is None
     share = [value / 100 for value in (72.0, 72.4, 72.6, 72.8)]
     assert one_tailed(share, (72.46, 0.15), lower_is_better=False) == pytest.approx(
         one_tailed([100 * value for value in share], (72.46, 0.15), lower_is_better=False)

@@ -170,12 +170,26 @@ def test_tasks_and_roots(kind, config, task):
         torch.testing.assert_close(model(rooted), model(graphs)[[3, 0]])
 
 
-@pytest.mark.parametrize(("kind", "config"), MODELS)
 @pytest.mark.parametrize("epoch", [0, 1])
-def test_every_parameter_has_a_gradient_in_every_epoch(kind, config, epoch):
-    model = build(kind, config).train()
+def test_every_parameter_of_sgformer_has_a_gradient_in_every_epoch(epoch):
+    model = build(SGFormer, SG).train()
     model(batch(), epoch=epoch).square().sum().backward()
     assert all(each.grad is not None for each in model.parameters() if each.requires_grad)
+
+
+@pytest.mark.parametrize("task", ["node", "link"])
+@pytest.mark.parametrize("global_layers", [0, 2])
+@pytest.mark.parametrize("epoch", [0, 1])
+def test_only_the_prediction_that_counts_has_gradients(task, global_layers, epoch):
+    model = build(Polynormer, replace(POLY, task=task, global_layers=global_layers)).train()
+    model(batch(), epoch=epoch).square().sum().backward()
+    without = {id(each) for each in model.parameters_without_gradient(epoch)}
+    assert {id(each) for each in model.parameters() if each.requires_grad and each.grad is None} == {
+        id(each) for each in model.parameters() if each.requires_grad and id(each) in without
+    }
+    parts = {name.partition(".")[0] for name, each in model.named_parameters() if id(each) in without}
+    if global_layers and epoch == 0:
+        assert parts - {"heads"} == {"norm", "out", "global_layers"}
 
 
 def test_released_sizes():

@@ -9,10 +9,11 @@ import pytest
 import torch
 
 from graphmill.cluster.tasks import BinaryClassification, Classification, Regression
+from graphmill.core.errors import ConfigError
 from graphmill.jobs import ingest, train_nodes
 from graphmill.jobs.baselines import tree_baseline
-from graphmill.jobs.baselines.graph_baselines import compute_graph_trees
-from graphmill.jobs.baselines.tree_baseline import SETTINGS, best_trees, compute_node_trees
+from graphmill.jobs.baselines.graph_baselines import check_graph_trees, compute_graph_trees
+from graphmill.jobs.baselines.tree_baseline import SETTINGS, best_trees, check_node_trees, compute_node_trees
 from graphmill.samplers.access.router import local_router
 from graphmill.samplers.access.typed_router import whole_router
 from graphmill.storage.format.manifest import NODE
@@ -182,3 +183,62 @@ def test_without_lightgbm_one_line_says_what_to_install(tmp_path, monkeypatch):
     done = run_job(train_nodes.main, [*map(str, words)])
     assert done.returncode == 1
     assert "--baseline trees needs lightgbm: pip install -e '.[trees]'" in done.stderr
+    assert not (tmp_path / "run").exists()  # before any training
+
+
+def test_a_task_that_trees_cannot_predict_is_refused_at_once():
+    with pytest.raises(ConfigError, match="leave out trees"):
+        check_node_trees(SimpleNamespace(label_kind="value"), SimpleNamespace())
+    with pytest.raises(ConfigError, match="got pairs; leave out trees"):
+        check_graph_trees(SimpleNamespace(manifest=SimpleNamespace(labelled="pairs")), SimpleNamespace())
+
+
+def test_a_plan_names_them(tmp_path):
+    store(_graph(60), str(tmp_path / "g"), IngestOptions(num_partitions=1))
+    words = ["--data", tmp_path / "g", "--model", "sage", "--fit.steps", 1, "--baseline", "trees", "--plan"]
+    said = output_of(train_nodes.main, *words, cwd=tmp_path)
+    assert "trees  3 settings, 13 columns; at most 200,000 training and validation rows of 9.9 MiB each" in said
+
+
+def test_a_wide_table_has_fewer_rows_in_memory():
+    asked = []
+
+    def read(split, most):
+        asked.append(most)
+        yield np.zeros((1, 1 << 20), np.float32), torch.zeros(1, 1)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(tree_baseline, "_Trees", lambda *given: SimpleNamespace(scores=lambda blocks: {"ap": 0.0}))
+        best_trees(read, 1 << 20, BinaryClassification(1, metric="ap"), ("test",), 0, 1)
+    assert asked == [1, 512, 512]
+
+
+@pytest.mark.parametrize(
+    ("task", "rounds"), [(BinaryClassification(40), 150), (Regression((0.0,) * 9, (1.0,) * 9), 500)]
+)
+def test_all_columns_together_have_at_most_6000_trees(task, rounds, monkeypatch):
+    asked = []
+    fake = SimpleNamespace(
+        Dataset=lambda *given, **named: None,
+        early_stopping=lambda *given, **named: None,
+        train=lambda options, own, rounds, **named: asked.append(rounds),
+    )
+    monkeypatch.setattr(tree_baseline, "_lightgbm", lambda: fake)
+    rows = np.zeros((4, 2), np.float32), torch.ones(4, task.out_dim)
+    tree_baseline._Trees(rows, rows, task, SETTINGS[0], 2, 0)
+    assert asked == [rounds] * task.out_dim
+
+
+@pytest.mark.parametrize("task", [BinaryClassification(2), Regression((1.0, 5.0), (2.0, 0.5)), Classification(3)])
+def test_a_label_without_a_known_training_row_is_constant(task):
+    inputs = np.random.default_rng(0).normal(size=(300, 4)).astype(np.float32)
+    if isinstance(task, Classification):
+        target = torch.full((300,), -1)
+    else:
+        target = torch.tensor((inputs[:, :2] > 0).astype(np.float32))
+        target[:, 1] = torch.nan
+    trees = tree_baseline._Trees((inputs, target), (inputs, target), task, SETTINGS[0], 4, 0)
+    found = trees._predict(inputs)
+    assert found.shape == (300, task.out_dim)
+    assert (found[:, 1] == 0).all()
+    assert (found[:, 0].std() > 0) == (not isinstance(task, Classification))

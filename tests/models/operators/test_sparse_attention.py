@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from torch.overrides import TorchFunctionMode
 
 from graphmill.models.gps.options import GPSOptions
 from graphmill.models.operators.sparse_attention import ExpanderPairs, SparseAttention, block_pairs, cycle_pairs
@@ -130,6 +131,38 @@ def test_bigbirds_blocks_are_the_papers():
     random = {(a // 3, b // 3) for a, b in pairs if a < 30} - {(a // 3, b // 3) for a, b in near | ends}
     assert 0 < len(random) <= 10
     assert len({query for _, query in random}) == len(random)
+
+
+@pytest.mark.parametrize("sizes", [(30, 4), (0, 7, 0, 13), (1,), (3, 3, 40, 1, 22)])
+def test_bigbirds_ends_of_a_batch_are_those_of_a_loop_over_all_blocks(sizes, monkeypatch):
+    graphs, options = batch(sizes=sizes), SparseOptions(block=3, random_blocks=1)
+    blocks = [-(-size // 3) for size in sizes]
+    owner = [graph for graph, count in enumerate(blocks) for _ in range(count)]
+    first = [sum(blocks[:graph]) for graph in range(len(blocks))]
+    ends = {end for graph, count in enumerate(blocks) if count for end in (first[graph], first[graph] + count - 1)}
+    expected = {(end, other) for end in ends for other in range(len(owner)) if owner[end] == owner[other]}
+    start = [int(graphs.node_ptr[owner[block]]) + 3 * (block - first[owner[block]]) for block in range(len(owner))]
+    block_of = {start[block] + i: block for block in range(len(owner)) for i in range(3)}
+    found = {(block_of[query], block_of[key]) for key, query in as_set(block_pairs(graphs, options))}
+    assert expected <= found
+    rest = {(query, key) for query, key in found - expected if abs(query - key) > 1 and key not in ends}
+    assert all(sum(query == one for one, _ in rest) <= 1 for query, _ in rest)  # the drawn block
+    assert all(owner[query] == owner[key] for query, key in found)
+
+
+def test_bigbirds_pairs_grow_with_the_batch_as_its_blocks_do():
+    largest = 0
+
+    class Largest(TorchFunctionMode):
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            nonlocal largest
+            out = func(*args, **(kwargs or {}))
+            largest = max(largest, out.numel() if isinstance(out, torch.Tensor) else 0)
+            return out
+
+    with Largest():
+        pairs = block_pairs(batch(sizes=(9,) * 200), SparseOptions(block=3, random_blocks=1))
+    assert largest <= 4 * len(pairs.by_key.group_E)
 
 
 def test_bigbirds_attention_is_a_softmax_over_its_pairs():

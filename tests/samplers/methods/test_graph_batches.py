@@ -247,6 +247,18 @@ def test_each_link_gets_a_drawn_pair_that_is_no_link():
     assert seen == {(0, 3), (0, 4), (3, 1), (3, 2), (3, 4)}
 
 
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_a_graph_without_nodes_has_no_drawn_pairs(place):
+    links: list[list[tuple[int, int]]] = [[(0, 1)], [(1, 0), (1, 2)]]
+    key, ids = np.uint64(stream_key(0, Purpose.NEGATIVES, 0)), np.array([7, 9])
+    plain = with_drawn_negatives(pairs_of(*links), ids, key)
+    graphs = pairs_of(*links[:place], [], *links[place:])
+    graphs = replace(graphs, num_nodes=np.insert(np.full(2, graphs.num_nodes[0]), place, 0))
+    drawn = with_drawn_negatives(graphs, np.insert(ids, place, 8), key)
+    assert drawn.num_pairs.tolist() == np.insert(plain.num_pairs, place, 0).tolist()
+    np.testing.assert_array_equal(drawn.pairs, plain.pairs)
+
+
 def test_drawn_pairs_depend_on_the_graph_alone():
     links, key = [[(0, 1), (2, 3)], [(1, 4)]], np.uint64(stream_key(3, Purpose.NEGATIVES, 2))
     together = with_drawn_negatives(pairs_of(*links), np.array([5, 6]), key)
