@@ -20,6 +20,7 @@ from typing import Any
 import fsspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.fs as pa_fs
 import pyarrow.parquet as pq
 from fsspec.implementations.memory import MemoryFileSystem
 
@@ -28,7 +29,7 @@ from graphmill.core.files.json_object import parse_object
 from graphmill.storage.filesystem.filesystem_errors import one_line_errors
 from graphmill.storage.filesystem.object_stores import list_names, list_sizes, put_file
 from graphmill.storage.filesystem.outputs import check_output, names_there, remove_ours
-from graphmill.storage.filesystem.urls import split_url
+from graphmill.storage.filesystem.urls import is_local, split_url
 
 SETTINGS, SUMMARY, PIECES, DATA, SOURCE = "_settings.json", "_summary.json", "_pieces", "_data", "_source.json"
 # Patterns of the names of complete pieces, and of the files that a killed writer leaves.
@@ -135,7 +136,9 @@ class PredictionFolder:
         """Returns all predictions of a complete folder, with ascending ids. Raises FormatError if rows are missing."""
         filesystem, path = split_url(self.url)
         with one_line_errors(self.url, "read these predictions"):
-            table = pq.read_table(path, filesystem=filesystem)
+            # Arrow knows fsspec's own classes only
+            through = filesystem if is_local(filesystem) else pa_fs.PyFileSystem(pa_fs.FSSpecHandler(filesystem))
+            table = pq.read_table(path, filesystem=through)
         num_rows = (self._read_json(SUMMARY) or {}).get("rows", table.num_rows)
         if table.num_rows != num_rows:
             raise FormatError(

@@ -224,7 +224,8 @@ class RunStore:
                     remove_empty_folder(self.filesystem, folder)
 
             with suppress(FileNotFoundError):
-                self._request(remove, names[start], "remove this file")
+                # One call may take the whole time: a second one beside it could remove what was written anew.
+                self._request(remove, names[start], "remove this file", num_bytes=0)
 
     @contextmanager
     def at_hand(self, *parts: str) -> Iterator[Path]:
@@ -269,7 +270,7 @@ class RunStore:
 
     def _request(self, action: Callable[[], Result], name: str, purpose: str, num_bytes: int | None = None) -> Result:
         """Returns the result of `action`; on a store with retries. `purpose`: words for an error message, such as "copy this file". `num_bytes`: size of a
-        copy, which extends the deadline.
+        copy, which extends the deadline; one call may then take all of the time.
         """
         if self.is_local:
             return action()

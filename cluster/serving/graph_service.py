@@ -25,7 +25,7 @@ from graphmill.cluster.process.answers import answer, answers_in_time
 from graphmill.cluster.serving.partition_server import PartitionServers, ServerGroup, server_group
 from graphmill.cluster.serving.server_placement import live_hosts
 from graphmill.cluster.transport.remote_owner import COMPILE_S
-from graphmill.core.errors import ConfigError, StageError
+from graphmill.core.errors import ClusterLostError, ConfigError, DeadlineError, StageError
 from graphmill.core.summaries import counted
 from graphmill.storage.graph import PinnedGraph, StoredGraph, TypedGraph
 
@@ -74,13 +74,15 @@ class ServiceState:
     idle_s: float
     num_partitions: int
     options: ServerOptions
+    made_by: str
+    """The process that started the service."""
 
 
 class GraphService:
     """The Ray actor of a service."""
 
-    def __init__(self, graph: PinnedGraph, options: ServerOptions, idle_s: float) -> None:
-        self._graph, self._options, self._idle_s = graph, options, idle_s
+    def __init__(self, graph: PinnedGraph, options: ServerOptions, idle_s: float, made_by: str) -> None:
+        self._graph, self._options, self._idle_s, self._made_by = graph, options, idle_s, made_by
         self._uses, self._counting, self._opening = Uses(idle_s, time.monotonic()), threading.Lock(), threading.Lock()
         self._group: ServerGroup | None = None
         self._up: PartitionServers | None = None
@@ -119,7 +121,7 @@ class GraphService:
         with self._counting:
             jobs = self._uses.count(time.monotonic())
         partitions = 0 if self._up is None else self._up.num_partitions
-        return ServiceState(self._graph.url, jobs, self._idle_s, partitions, self._options)
+        return ServiceState(self._graph.url, jobs, self._idle_s, partitions, self._options, self._made_by)
 
     def end(self) -> None:
         """Ends the servers and this actor."""
@@ -130,11 +132,11 @@ class GraphService:
     def _end_when_idle(self) -> None:
         while True:
             time.sleep(self._idle_s / _LOOKS)
-            with self._counting:
+            # No job joins or renews between the look and the end: its call gets no answer, so it knows that the service is gone.
+            with self._opening, self._counting:
                 if self._uses.is_over(time.monotonic()):
-                    break
-        with self._opening:
-            self.end()
+                    self.end()
+                    return
 
 
 def service_name(graph: StoredGraph | TypedGraph) -> str:
@@ -168,21 +170,13 @@ def _running(graph: StoredGraph | TypedGraph) -> tuple[Any, ServiceState] | None
 def start_service(graph: StoredGraph | TypedGraph, options: ServerOptions, idle_s: float) -> tuple[ServiceState, str]:
     """Starts the graph's service in the connected cluster, or finds the running one. Returns (its state, text that names the hosts of the partitions).
 
-    The service outlives this process. Raises ConfigError if other processes cannot read the graph, or if a service with other options runs; the errors of
-    `ServerGroup.running` if the partitions cannot be opened, and then ends the service.
+    The service outlives this process. Raises ConfigError if other processes cannot read the graph, or if a service with other options runs, also if another
+    process has started it at the same time; the errors of `ServerGroup.running` if the partitions cannot be opened. Then ends the service, if this call started it.
     """
     ServerGroup(graph, options)  # refuses options that cannot work, before anything starts
-    name, found = service_name(graph), _running(graph)
+    name, found, job = service_name(graph), _running(graph), _new_job()
     if found is not None:
-        running = found[1]
-        if different := _differences(options, running.options):
-            raise ConfigError(
-                f"{graph.url}: expected the options of the running graph service, got other values of {', '.join(different)}; end it first: --end"
-            )
-        if running.idle_s != idle_s:
-            raise ConfigError(
-                f"{graph.url}: expected --idle_s {running.idle_s:g} of the running graph service, got {idle_s:g}; end it first: --end"
-            )
+        _check_same(graph, options, idle_s, found[1])
     actor_options: dict[str, Any] = {
         "num_cpus": 0,
         "max_restarts": -1,
@@ -194,27 +188,44 @@ def start_service(graph: StoredGraph | TypedGraph, options: ServerOptions, idle_
         "get_if_exists": True,
     }
     actor: Any = ray.remote(**actor_options)(GraphService)
-    handle = actor.remote(graph.pin(), options, idle_s) if found is None else found[0]
-    job = _new_job()
+    handle = actor.remote(graph.pin(), options, idle_s, job) if found is None else found[0]
     try:
         _join(handle, job, graph, options, 0.0)
+        state, where = (answer(call.remote(), name, _ANSWER_S) for call in (handle.state, handle.where))
+        _check_same(graph, options, idle_s, state)
     except BaseException:
-        if found is None:
-            answers_in_time([handle.end.remote()], _ANSWER_S)
+        seen = next(iter(answers_in_time([handle.state.remote()], _ANSWER_S)))
+        is_own = seen is not None and seen.made_by == job
+        answers_in_time([handle.end.remote() if is_own else handle.leave.remote(job)], _ANSWER_S)
         raise
-    state, where = (answer(call.remote(), name, _ANSWER_S) for call in (handle.state, handle.where))
     handle.leave.remote(job)
     return replace(state, jobs=max(0, state.jobs - 1)), where  # without this process's own use
 
 
+def _check_same(graph: StoredGraph | TypedGraph, options: ServerOptions, idle_s: float, running: ServiceState) -> None:
+    """Raises ConfigError if the running service has other options."""
+    if different := _differences(options, running.options):
+        raise ConfigError(
+            f"{graph.url}: expected the options of the running graph service, got other values of {', '.join(different)}; end it first: --end"
+        )
+    if running.idle_s != idle_s:
+        raise ConfigError(
+            f"{graph.url}: expected --idle_s {running.idle_s:g} of the running graph service, got {idle_s:g}; end it first: --end"
+        )
+
+
 def end_service(graph: StoredGraph | TypedGraph) -> bool:
-    """Ends the graph's service, also if jobs use it. Returns whether there was one."""
+    """Ends the graph's service, also if jobs use it. Returns whether there was one. Raises DeadlineError if it is still there after a while."""
     handle = find_service(graph)
     if handle is None:
         return False
     answers_in_time([handle.end.remote()], _ANSWER_S)  # the actor ends before it answers
     until = time.monotonic() + _ANSWER_S
-    while find_service(graph) is not None and time.monotonic() < until:
+    while find_service(graph) is not None:
+        if time.monotonic() > until:
+            raise DeadlineError(
+                f"{graph.url}: the graph service has not ended within {_ANSWER_S:g} s; see `ray list actors`, and end it again"
+            )
         time.sleep(_AGAIN_S)  # the cluster forgets the name a moment later
     return True
 
@@ -222,30 +233,42 @@ def end_service(graph: StoredGraph | TypedGraph) -> bool:
 class JoinedService:
     """A job's use of a service: offers what the job would ask of its own `ServerGroup`."""
 
-    def __init__(self, handle: Any, graph: StoredGraph | TypedGraph, options: ServerOptions, idle_s: float) -> None:
-        self._handle, self._graph, self._options = handle, graph, options
+    def __init__(
+        self,
+        handle: Any,
+        graph: StoredGraph | TypedGraph,
+        options: ServerOptions,
+        idle_s: float,
+        workers: WorkerOptions | None = None,
+        asked: tuple[str, ...] | None = None,
+    ) -> None:
+        """`workers`, `asked`: for servers of this job, if the service is gone (`ServerGroup`)."""
+        self._graph, self._options, self._workers, self._asked = graph, options, workers, asked
         self._job, self._name = _new_job(), service_name(graph)
         self._own: ServerGroup | None = None
         self._nodes = frozenset[str]()
-        answer(handle.renew.remote(self._job), self._name, _ANSWER_S)
         self._left = threading.Event()
-        self._renewing = threading.Thread(target=self._renew, args=(idle_s / _LOOKS,), name="service", daemon=True)
-        self._renewing.start()
+        answer(handle.renew.remote(self._job), self._name, _ANSWER_S)
+        self._use(handle, idle_s)
 
     def running(self, wait_s: float = 0.0, say: Callable[[str], None] = lambda _: None) -> PartitionServers:
         """Returns the running servers. If the service is gone, joins the one that was started since, or starts servers of this job. Errors: see
-        `ServerGroup.running`."""
+        `ServerGroup.running`; StageError if the service is gone and the options demand one."""
         if self._own is not None:
             return self._own.running(wait_s, say)
         try:
             servers, said = _join(self._handle, self._job, self._graph, self._options, wait_s)
         except StageError as error:
-            handle = find_service(self._graph)
-            if handle is None:
+            found = _fitting(self._graph, self._options, say)
+            if found is None:
+                if self._options.service == "always":
+                    raise
                 say(f"the graph service is gone, this job starts its own partition servers ({error})")
-                self._own = ServerGroup(self._graph, self._options)
+                self._left.set()
+                self._own = ServerGroup(self._graph, self._options, self._workers, self._asked)
                 return self._own.running(wait_s, say)
-            self._handle = handle
+            handle, state = found
+            self._use(handle, state.idle_s)
             servers, said = _join(handle, self._job, self._graph, self._options, wait_s)
         for line in said:
             say(line)
@@ -268,14 +291,26 @@ class JoinedService:
 
     def leave(self) -> None:
         """Ends this use; the service stays."""
-        self._left.set()
+        self.renew_no_more()
         self._handle.leave.remote(self._job)
         if self._own is not None:
             self._own.stop()
 
-    def _renew(self, each_s: float) -> None:
-        while not self._left.wait(each_s):
-            self._handle.renew.remote(self._job)
+    def renew_no_more(self) -> None:
+        """Ends this use without a request to the cluster; the service counts the use for a while."""
+        self._left.set()
+
+    def _use(self, handle: Any, idle_s: float) -> None:
+        """Renews this job's use of this service, and of no other."""
+        self._left.set()
+        self._handle, self._left = handle, threading.Event()
+        threading.Thread(
+            target=self._renew, args=(handle, idle_s / _LOOKS, self._left), name="service", daemon=True
+        ).start()
+
+    def _renew(self, handle: Any, each_s: float, left: threading.Event) -> None:
+        while not left.wait(each_s):
+            handle.renew.remote(self._job)
 
 
 @contextmanager
@@ -290,20 +325,34 @@ def shared_or_own(
 
     Raises ConfigError if the options demand a service and none fits; otherwise the errors of `ServerGroup.running`.
     """
-    joined = None if options.service == "never" else _joined(graph, options, say)
-    if joined is None:
+    found = None if options.service == "never" else _fitting(graph, options, say)
+    if found is None:
+        if options.service == "always":
+            raise ConfigError(
+                f"service: expected a running graph service of {graph.url}, found none; start one: graphmill serve-graph {graph.url}"
+            )
         with server_group(graph, options, say, workers, asked) as group:
             yield group
         return
+    handle, state = found
+    say(f"using the graph service of {graph.url} beside {counted(state.jobs, 'other job')}")
+    joined = JoinedService(handle, graph, options, state.idle_s, workers, asked)
     try:
         yield joined
-    finally:
+    except ClusterLostError:  # a request would wait without bound
+        joined.renew_no_more()
+        raise
+    except BaseException:
         joined.leave()
+        raise
+    joined.leave()
 
 
-def _joined(
+def _fitting(
     graph: StoredGraph | TypedGraph, options: ServerOptions, say: Callable[[str], None]
-) -> JoinedService | None:
+) -> tuple[Any, ServiceState] | None:
+    """Returns (handle, state) of the graph's service. None if there is none. If it does not answer or has other options: raises StageError or ConfigError if the
+    options demand a service, else says so and returns None."""
     try:
         found = _running(graph)
     except RayError as error:
@@ -312,25 +361,15 @@ def _joined(
             raise StageError(f"{why}; see `ray list actors`") from error
         say(f"{why}; this job starts its own partition servers")
         return None
-    if found is None:
-        if options.service == "always":
-            raise ConfigError(
-                f"service: expected a running graph service of {graph.url}, found none; start one: graphmill serve-graph {graph.url}"
-            )
-        return None
-    handle, state = found
-    if different := _differences(options, state.options):
-        flags = ", ".join(f"--servers.{name}" for name in different)
-        if options.service == "always":
-            raise ConfigError(
-                f"service: expected the options of the graph service, got other values of {flags}; leave them out"
-            )
-        say(
-            f"a graph service of {graph.url} runs with other values of {flags}; this job starts its own partition servers"
+    if found is None or not (different := _differences(options, found[1].options)):
+        return found
+    flags = ", ".join(f"--servers.{name}" for name in different)
+    if options.service == "always":
+        raise ConfigError(
+            f"service: expected the options of the graph service, got other values of {flags}; leave them out"
         )
-        return None
-    say(f"using the graph service of {graph.url} beside {counted(state.jobs, 'other job')}")
-    return JoinedService(handle, graph, options, state.idle_s)
+    say(f"a graph service of {graph.url} runs with other values of {flags}; this job starts its own partition servers")
+    return None
 
 
 def _differences(options: ServerOptions, others: ServerOptions) -> list[str]:

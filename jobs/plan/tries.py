@@ -75,11 +75,11 @@ def mean_of(tried: Sequence[Tried], weights: Sequence[float] | None = None) -> T
 
 def scaled(sizes: Sequence[float], costs: Sequence[float], size: float, linear: float = _LINEAR) -> float:
     """The cost at `size`, from the costs of the two largest sizes. Constant parts of a cost do not grow. A cost that grows by more than the power `linear` of its
-    size, like all pairs of nodes, goes on with its power, at most the second."""
-    if len(sizes) < 2:
+    size, like all pairs of nodes, goes on with its power, at most the second. A cost of 0, such as memory that did not grow, tells nothing, nor do equal sizes: only the last counts then."""
+    if len(sizes) < 2 or sizes[-2] >= sizes[-1] or costs[-2] <= 0:
         return costs[-1] * size / sizes[-1]
     (small, large), (first, last) = sizes[-2:], costs[-2:]
-    power = np.log(max(last, 1e-12) / max(first, 1e-12)) / np.log(large / small)
+    power = np.log(max(last, 1e-12) / first) / np.log(large / small)
     if power > linear:
         return float(last * (size / large) ** min(power, 2.0))
     return float(last + max(last - first, 0.0) * (size - large) / (large - small))

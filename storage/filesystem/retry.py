@@ -20,7 +20,8 @@ Result = TypeVar("Result")
 
 DEADLINE_S = 60.0
 _TRY_S = 20.0
-_CONTENT_S = 1800.0  # longest time of one whole file; the client itself gives up a silent connection earlier
+# longest time of one whole file, listing or removal; the client itself gives up a silent connection earlier
+_CONTENT_S = 1800.0
 # these errors are valid answers of a store, so they are not retried
 _ANSWERS = (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError)
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 5.0
@@ -51,19 +52,28 @@ def retried(
         raise FormatError(str(refused)) from error
 
 
-def _repeated(action: Callable[[], Result], where: str, what: str, deadline_s: float, try_s: float) -> Result:
-    """Returns the result of `action`. Raises _Refused for an error that would occur again, and at the deadline."""
+def _repeated(
+    action: Callable[[], Result], where: str, what: str, deadline_s: float, try_s: float, *, of_errors: bool = False
+) -> Result:
+    """Returns the result of `action`. Raises _Refused for an error that would occur again, and at the deadline.
+
+    `of_errors`: the deadline counts from the first temporary error, and bounds no single call. A call without an answer is an error since its beginning.
+    """
     if getattr(_nested, "on", False):  # the outer call repeats the whole action
         return action()
-    until, pause = time.monotonic() + deadline_s, _FIRST_PAUSE_S
+    until, pause = None if of_errors else time.monotonic() + deadline_s, _FIRST_PAUSE_S
     while True:
-        attempt = begin(partial(_once, action), "request")
+        began, attempt = time.monotonic(), begin(partial(_once, action), "request")
         try:
             with one_line_errors(where, what, _Refused):
-                return attempt.result(max(0.0, min(until - time.monotonic(), try_s)))
+                longest = try_s if of_errors or until is None else min(until - began, try_s)
+                return attempt.result(max(0.0, longest))
         except _Refused as refused:
             refused.is_late = not attempt.done()
-            error, left = refused.__cause__, until - time.monotonic()
+            error, now = refused.__cause__, time.monotonic()
+            if until is None:
+                until = (began if refused.is_late else now) + deadline_s
+            left = until - now
             assert error is not None
             if left <= 0 or not (refused.is_late or may_pass(error)):
                 raise
@@ -85,6 +95,7 @@ class _Refused(GraphmillError):
 class RepeatingFileSystem:
     """A remote filesystem that repeats each request after a temporary error, up to a deadline. All other attributes are those of the filesystem.
 
+    The deadline counts from a call's first temporary error, so that a long copy, listing or removal that goes well is not ended by it.
     A request whose answer was lost is sent again, so it may have been done before: then an existing file with the same content is this writer's own, and a missing
     file is removed. Raises the errors of the filesystem; TimeoutError if it does not answer.
     """
@@ -106,7 +117,7 @@ class RepeatingFileSystem:
 
     def _repeat(self, action: Callable[[], Result], try_s: float = _TRY_S) -> Result:
         try:
-            return _repeated(action, "", "", max(DEADLINE_S, try_s), try_s)
+            return _repeated(action, "", "", DEADLINE_S, try_s, of_errors=True)
         except _Refused as refused:
             error = refused.__cause__
             assert error is not None
@@ -164,10 +175,11 @@ class RepeatingFileSystem:
                 if len(calls) == 1:
                     raise
 
-        self._repeat(call)
+        # A removal without an answer is not repeated: the second one could remove what was written anew.
+        self._repeat(call, _CONTENT_S)
 
     def walk(self, path: str, **options: Any) -> Any:
-        return iter(self._repeat(lambda: list(self._filesystem.walk(path, **options))))
+        return iter(self._repeat(lambda: list(self._filesystem.walk(path, **options)), _CONTENT_S))
 
     def open(self, path: str, mode: str = "rb", **options: Any) -> Any:
         """Opens a file. Its reads are repeated too; its writes are not, because they go on from the bytes before."""
@@ -178,5 +190,6 @@ class RepeatingFileSystem:
         return file
 
 
-_CONTENTS = ("cat_file", "cat", "cat_ranges", "get_file", "get", "put_file")
-_LOOKS = ("info", "ls", "size", "find", "glob", "makedirs", "created", "modified", "head")
+# requests whose length depends on the content: bytes or names
+_CONTENTS = ("cat_file", "cat", "cat_ranges", "get_file", "get", "put_file", "ls", "find", "glob")
+_LOOKS = ("info", "size", "makedirs", "created", "modified", "head")

@@ -220,6 +220,8 @@ def test_parts_of_a_batch_say_what_the_whole_costs():
     assert scaled([100, 200], [1.0, 4.0], 800) == pytest.approx(64.0)  # all pairs of nodes
     assert scaled([100, 200], [1.0, 16.0], 800) == pytest.approx(256.0)  # at most the second power
     assert scaled([100, 200], [1.0, 2.05], 800) == pytest.approx(8.35)  # noise does not become a power
+    assert scaled([100, 200], [0, 2], 800) == pytest.approx(8.0)  # memory that did not grow tells no power
+    assert scaled([100, 100], [2.0, 1.0], 200) == pytest.approx(2.0)  # the roots of both parts reach the same nodes
 
 
 @pytest.mark.parametrize("is_typed", [False, True])

@@ -1,7 +1,9 @@
 """Tests the one retry rule for remote filesystems: temporary errors are repeated, valid answers are not, and a lost answer is no error."""
 
 import pickle
+import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -9,6 +11,7 @@ from fsspec.implementations.dirfs import DirFileSystem
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 
+from graphmill.core.daemon_threads import begin
 from graphmill.core.errors import DeadlineError, FormatError
 from graphmill.storage.filesystem import retry
 from graphmill.storage.filesystem.retry import RepeatingFileSystem, retried
@@ -93,6 +96,63 @@ def test_a_lost_answer_to_a_new_file_is_its_own_and_to_a_removal_is_done():
     inner.failures = 0
     with pytest.raises(FileNotFoundError):
         filesystem.rm_file("/a")
+
+
+def test_an_error_of_a_long_request_is_repeated_up_to_the_deadline_only(monkeypatch):
+    """A refused connection must not be tried for as long as a whole file may take."""
+    monkeypatch.setattr(retry, "DEADLINE_S", 0.05)
+    inner = Failing(failures=10**6)
+    filesystem = RepeatingFileSystem(inner)
+    for call in (partial(filesystem.cat_file, "/a"), partial(filesystem.pipe_file, "/a", b"1")):
+        with pytest.raises(OSError, match="503 slow down"):
+            begin(call, "call").result(10.0)
+
+
+def test_a_long_copy_is_repeated_after_an_error_at_its_end(monkeypatch):
+    monkeypatch.setattr(retry, "DEADLINE_S", 0.1)
+    inner, failures = Failing(), iter([OSError("503 slow down")])
+
+    def slow(path: str) -> bytes:
+        time.sleep(0.2)  # longer than the deadline, which counts from the first error
+        if (error := next(failures, None)) is not None:
+            raise error
+        return b"content"
+
+    monkeypatch.setattr(inner, "cat_file", slow)
+    assert RepeatingFileSystem(inner).cat_file("/a") == b"content"
+
+
+def test_a_long_listing_or_removal_is_not_begun_again(monkeypatch):
+    monkeypatch.setattr(retry, "DEADLINE_S", 0.1)
+    monkeypatch.setattr(retry, "_TRY_S", 0.05)
+    calls: list[str] = []
+    inner = Failing(failures=0)
+    filesystem = RepeatingFileSystem(inner)
+
+    def slowly(name: str) -> Callable[..., Any]:
+        def call(*_: Any, **__: Any) -> list[str]:
+            calls.append(name)
+            time.sleep(0.3)
+            return []
+
+        return call
+
+    names = ["find", "ls", "glob", "walk", "rm", "rm_file"]
+    for name in names:
+        monkeypatch.setattr(inner, name, slowly(name))
+        getattr(filesystem, name)("/a")
+    assert calls == names
+
+
+def test_a_removal_without_an_answer_is_not_sent_again(monkeypatch):
+    monkeypatch.setattr(retry, "DEADLINE_S", 0.05)
+    monkeypatch.setattr(retry, "_CONTENT_S", 0.1)
+    calls: list[None] = []
+    inner = Failing(failures=0)
+    monkeypatch.setattr(inner, "rm", lambda path: (calls.append(None), time.sleep(1.0)))
+    with pytest.raises(TimeoutError, match="no answer from the store"):
+        RepeatingFileSystem(inner).rm("/a")
+    assert len(calls) == 1
 
 
 def test_nested_calls_keep_the_outer_deadline():
