@@ -4,7 +4,7 @@
     graphmill verify runs/my-run --steps all           every step
     graphmill verify receipt.json --data graphs/mine   the first 5 steps, with a receipt from graphmill export-receipt and the graph alone
 
-The exit status is 1 if anything differs. docs/guides/verify.md says what a verification proves.
+The exit status is 1 if anything differs, and 3 if nothing differs but bits could not be compared. docs/guides/verify.md says what a verification proves.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from graphmill.core.errors import ConfigError
 from graphmill.core.option_checks import check_fields
-from graphmill.jobs.cli.exit_codes import run
+from graphmill.jobs.cli.exit_codes import UNPROVEN, run
 from graphmill.jobs.config.reader import parse
 
 if TYPE_CHECKING:
@@ -50,7 +50,8 @@ def verify(
     """Verifies a run: `gm.verify(run)`, `gm.verify("runs/my-run", steps="all")`. `run`: a directory, a Run, or a file from `graphmill export-receipt`.
 
     `steps`: number of steps to draw, or "all". `seed`: of the draw; None: a random one. `data`: the graph; None: where the run found it. The result's
-    `is_verified` is False if a file, a batch, a loss, a gradient or a weight differs from the record. Raises FormatError if the run has no receipt or its
+    `is_verified` is False if a file, a batch, a loss, a gradient or a weight differs from the record, and None if numbers were compared within a bound alone,
+    because this machine is of another kind, or no step was replayed. Raises FormatError if the run has no receipt or its
     chain is broken; ConfigError for a wrong argument.
     """
     path = str(getattr(run, "path", run))
@@ -58,7 +59,7 @@ def verify(
 
 
 def _verify(config: VerifyConfig, say: "Callable[[str], None]") -> "Verification":
-    from graphmill.jobs.proof.verification import Verifier, cost_line, draw_steps, step_seconds, verify_files
+    from graphmill.jobs.proof.verification import SCORES, Verifier, cost_line, draw_steps, step_seconds, verify_files
 
     replay, result = verify_files(config.run, config.data, allow_import=config.allow_import)
     say(f"checked {', '.join(result.checked)}")
@@ -77,6 +78,7 @@ def _verify(config: VerifyConfig, say: "Callable[[str], None]") -> "Verification
     if result.others:
         say(f"not compared bit for bit: {'; '.join(result.others)}")
         say(f"largest relative difference of a loss or norm: {result.largest:.2g}")
+    say(SCORES)
     say(result.outcome)
     return result
 
@@ -84,7 +86,7 @@ def _verify(config: VerifyConfig, say: "Callable[[str], None]") -> "Verification
 def main() -> int:
     config = parse(VerifyConfig, __doc__, ("run",))
     result = _verify(config, lambda line: print(line, flush=True))
-    return 0 if result.is_verified else 1
+    return 1 if result.is_verified is False else 0 if result.is_verified else UNPROVEN
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ from graphmill.storage.filesystem.outputs import remove_ours
 
 TRAIN = "train"  # a run's folder of checkpoints
 BEST = "best"
-_STATE = "state.json"
+STATE = "state.json"
 
 
 def checkpoints_of(run: RunStore, deadline_s: float = DEADLINE_S) -> "Checkpoints":
@@ -48,7 +48,7 @@ def keep_best_of(checkpoint: Path, run: RunStore) -> None:
     with _staged(run, BEST, f".{BEST}.tmp") as folder:
         write_best(folder, checkpoint)
         if not run.is_local:
-            run.remove([f"{BEST}/{_STATE}"])
+            run.remove([f"{BEST}/{STATE}"])
             _publish(run, folder, BEST)
             return
         best, old = run.folder / BEST, run.folder / f".{BEST}.old"
@@ -76,12 +76,12 @@ class Checkpoints:
 
     def names(self) -> list[str]:
         """Returns the names of the completely written checkpoints, newest first. A checkpoint may have been damaged after it was written."""
-        return [name for name in self._folders() if _STATE in self.store.names(name)]
+        return [name for name in self._folders() if STATE in self.store.names(name)]
 
     def state(self, name: str) -> TrainState:
         """Reads the state of a checkpoint. Raises FormatError if the state is damaged."""
-        path = self.store.below(name, _STATE)
-        content = self.store.read(f"{name}/{_STATE}")
+        path = self.store.below(name, STATE)
+        content = self.store.read(f"{name}/{STATE}")
         if content is None:
             raise FormatError(f"{path}: expected a checkpoint, found none")
         return parse_state(content, path)
@@ -128,7 +128,7 @@ class Checkpoints:
         then the checkpoint does not exist."""
         with _staged(self.store, name, f".{name}.{os.getpid()}.tmp") as folder:
             write_files(folder, snapshot)
-            settle(digest((folder / _STATE).read_bytes()))
+            settle(digest((folder / STATE).read_bytes()))
             _publish(self.store, folder, name)
 
     def sweep(self, keep: int) -> None:
@@ -139,9 +139,9 @@ class Checkpoints:
         num_kept = 0
         for name in self._folders():
             files = self.store.names(name)
-            if num_kept < keep and _STATE in files and self._is_whole(name, []):
+            if num_kept < keep and STATE in files and self._is_whole(name, []):
                 num_kept += 1
-            elif num_kept or _STATE not in files:  # never read: a newer one is valid, or state.json is missing
+            elif num_kept or STATE not in files:  # never read: a newer one is valid, or state.json is missing
                 with suppress(OSError):
                     _remove(self.store, name, files)
 
@@ -185,7 +185,7 @@ def _publish(run: RunStore, staged: Path, name: str) -> None:
         staged.rename(run.folder / name)
         sync_file(run.folder)
         return
-    files = sorted((path.name for path in staged.iterdir()), key=lambda file: file == _STATE)
+    files = sorted((path.name for path in staged.iterdir()), key=lambda file: file == STATE)
     try:
         for file in files:
             run.put(staged / file, f"{name}/{file}")
@@ -199,8 +199,8 @@ def _remove(run: RunStore, name: str, files: list[str]) -> None:
     """Removes the files that Graphmill wrote, state.json first: without state.json the folder is no checkpoint. state.json may exist even if its writer got an
     error, because the store's answer may have been lost.
     """
-    run.remove([f"{name}/{_STATE}"])
-    run.remove([f"{name}/{file}" for file in files if OURS.fullmatch(file) and file != _STATE])
+    run.remove([f"{name}/{STATE}"])
+    run.remove([f"{name}/{file}" for file in files if OURS.fullmatch(file) and file != STATE])
 
 
 def _retire(old: Path, best: Path) -> None:

@@ -1,10 +1,11 @@
 """Defines the lines of a run's receipt, and reads and checks them. The receipt is `receipt.jsonl` in the run's directory; the driver writes it.
 
-    start        a start of the workers: position, facts of the host, config.json if it has changed, digests of the weights, the data
+    start        a start of the workers: position, facts of the hosts, config.json if it has changed, digests of the weights, the data; name and digest of
+                 the checkpoint that it continues
     steps        consecutive entries [epoch, step, digest of the batches' ids, loss, norm of the gradient]; perhaps a mark after the last entry;
                  the number of epochs in metrics.jsonl and the digest of their lines
     checkpoint   name of a checkpoint and digest of its state.json, which has the digests of all files
-    end          digest of summary.json
+    end          digest of summary.json, the scores in it, an early end, and the digest of the best weights
 
 Every line has the digest of the line before it (`before`), so no line can be changed, removed or added without a change of all later lines. A line of steps
 also has `chain`: a digest of all entries and marks since the beginning of the run. It depends on no host, time or number of workers and on no interruption.
@@ -13,6 +14,7 @@ Therefore two equal runs have equal `chain`s.
 
 import hashlib
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -61,7 +63,7 @@ class Start:
 
     epoch: int
     step: int
-    facts: Mapping[str, Any]  # `host_facts` of rank 0
+    facts: Mapping[str, Any]  # `facts_of_ranks`
     config: Mapping[str, Any]  # the content of config.json
     data: Mapping[str, Any]  # URL, snapshot and content hash of the data
     weights: TensorDigests  # at this position
@@ -82,6 +84,9 @@ class Receipt:
     checkpoints: dict[str, str] = field(default_factory=dict)  # name -> digest of state.json
     metrics: list[tuple[int, str]] = field(default_factory=list)  # (number of epochs, digest of their lines), ascending
     end: str | None = None  # digest of summary.json
+    best: str | None = None  # digest of the best weights
+    scores: Mapping[str, Any] = field(default_factory=dict)  # of the best weights, by name in summary.json
+    stopped_early: bool = False
     chain: str = ""  # of all entries
     num_steps: int = 0  # steps of an epoch; 0: no entry tells it
 
@@ -165,7 +170,7 @@ def read_receipt(lines: Iterable[bytes], where: str) -> Receipt:
                 )
             before = digest(line)
             _add(receipt, body, f"{where}, line {number}")
-    except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError) as error:
         if isinstance(error, FormatError):
             raise
         raise FormatError(f"{where}, line {number}: expected a line of a receipt, found damage ({error})") from None
@@ -181,20 +186,31 @@ def _add(receipt: Receipt, body: Mapping[str, Any], where: str) -> None:
             raise FormatError(f"{where}: expected a receipt of version {VERSION}, got {body['version']!r}")
         start = start_of(body, receipt.starts[-1].config if receipt.starts else None)
         receipt.starts.append(start)
+        if body.get("origin"):
+            name, checkpoint = body["origin"]
+            receipt.checkpoints.setdefault(str(name), str(checkpoint))
         receipt.chain = receipt.chain or start.weights.whole
     elif kind == "steps":
         entries = entries_of(body)
+        for entry in entries:
+            if not (math.isfinite(entry.loss) and math.isfinite(entry.norm)):
+                raise FormatError(
+                    f"{where}: expected finite numbers at {entry.position}, got {entry.loss}, {entry.norm}"
+                )
         receipt.chain = chained(receipt.chain, entries)
         if receipt.chain != body["chain"]:
             raise FormatError(f"{where}: expected entries with the digest {body['chain'][:12]}, found others")
         receipt.entries += entries
         receipt.num_steps = body["of"]
+        if receipt.num_steps < 1:
+            raise FormatError(f"{where}: expected at least 1 step an epoch, got {receipt.num_steps}")
         if "metrics" in body:
             receipt.metrics.append((int(body["metrics"][0]), str(body["metrics"][1])))
     elif kind == "checkpoint":
         receipt.checkpoints[body["name"]] = body["digest"]
     elif kind == "end":
-        receipt.end = body["summary"]
+        receipt.end, receipt.best = body["summary"], body.get("best")
+        receipt.scores, receipt.stopped_early = body.get("scores", {}), bool(body.get("stopped_early"))
         receipt.metrics.append((int(body["metrics"][0]), str(body["metrics"][1])))
     else:
         raise FormatError(f"{where}: expected a line of steps, a start, a checkpoint or an end, got {kind!r}")

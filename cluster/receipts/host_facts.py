@@ -2,11 +2,14 @@
 
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
 
 _PACKAGES = ("graphmill", "torch", "ray", "numpy", "scipy", "pyarrow", "numba", "rdkit")
 # Environment variables by which PyTorch, MKL, oneDNN, OpenBLAS and NumPy choose their kernels
@@ -15,26 +18,54 @@ _SETTINGS = (
     *("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "OPENBLAS_CORETYPE", "NPY_DISABLE_CPU_FEATURES"),
 )
 # Facts that must be equal if results are compared bit for bit. Other packages do not compute gradients.
-_DECIDING = ("cpu", "instructions", "settings", "device", "threads", "packages.torch", "packages.numpy")
+_DECIDING = ("cpu", "instructions", "settings", "device", "gpu", "threads", "packages.torch", "packages.numpy")
 
 
-def host_facts(device: str, threads: int) -> dict[str, Any]:
+def host_facts(device: "str | torch.device", threads: int) -> dict[str, Any]:
     """The facts of this process. `device`: where the model is."""
     import torch
 
+    device = torch.device(device)
     return {
         "cpu": cpu_name(),
         "instructions": torch.backends.cpu.get_cpu_capability(),
         "settings": {name: os.environ[name] for name in _SETTINGS if name in os.environ},
-        "device": device,
+        "device": device.type,
+        **({"gpu": _gpu(device)} if device.type == "cuda" else {}),
         "threads": threads,
         "python": platform.python_version(),
         "packages": installed_packages(),
     }
 
 
+def facts_of_ranks(ranks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The facts of rank 0, with those of the ranks on which a deciding fact differs from rank 0's: {"others": [facts, …]}."""
+    others: list[dict[str, Any]] = []
+    for facts in ranks[1:]:
+        deciding = _deciding(facts)
+        if deciding != _deciding(ranks[0]) and deciding not in map(_deciding, others):
+            others.append(dict(facts))
+    return {**ranks[0], **({"others": others} if others else {})}
+
+
 def differing_facts(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
-    """Texts on the facts that differ and may change the last digits: "cpu: A there, B here"."""
+    """Texts on the facts that differ and may change the last digits: "cpu: A there, B here". `one`: what `facts_of_ranks` returned."""
+    texts = [text for facts in (one, *one.get("others", ())) for text in _differing(facts, other)]
+    return list(dict.fromkeys(texts))
+
+
+def _deciding(facts: Mapping[str, Any]) -> list[Any]:
+    return [_at(facts, name) for name in _DECIDING]
+
+
+def _gpu(device: "torch.device") -> str:
+    import torch
+
+    major, minor = torch.cuda.get_device_capability(device)
+    return f"{torch.cuda.get_device_name(device)}, capability {major}.{minor}"
+
+
+def _differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
     texts = []
     for name in _DECIDING:
         values = [_at(facts, name) for facts in (one, other)]

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,9 @@ from graphmill.cluster.receipts.chain import (
     whole_lines,
 )
 from graphmill.core.errors import FormatError
+
+_SCORES = ("all_scores", "all_estimates")  # names in summary.json
+_PLACE = re.compile(r"epoch-(\d+)(?:-step-(\d+))?")  # the beginning of a checkpoint's name
 
 
 class ReceiptFile:
@@ -84,11 +88,17 @@ class ReceiptFile:
         self._num_epochs += 1
         self._metrics.update(line.encode())
 
-    def end(self, summary: bytes) -> None:
-        """Appends the digests of summary.json and of all metrics."""
+    def end(self, summary: bytes, best: str | None = None) -> None:
+        """Appends the digests of summary.json and of all metrics, and the scores. `best`: digest of the best weights; None: not known."""
         if self._before:
             metrics = (self._num_epochs, self._metrics.hexdigest()[: len(self._chain)])
-            self._append({"kind": "end", "summary": digest(summary), "metrics": metrics})
+            values = json.loads(summary)
+            told = {
+                "scores": {name: values[name] for name in _SCORES if name in values},
+                "stopped_early": "stopped_early" in values,
+                "best": best,
+            }
+            self._append({"kind": "end", "summary": digest(summary), "metrics": metrics, **told})
 
     def _append(self, body: Mapping[str, Any]) -> None:
         line = line_of(body, self._before)
@@ -100,8 +110,9 @@ class ReceiptFile:
         self._before = digest(line)
 
     def _kept(self) -> list[bytes]:
-        """Returns the lines before a position, and sets the state to the last of them. A line of steps may lose its last entries. Raises FormatError if
-        the chain is broken: new digests would hide that."""
+        """Returns the lines before a position, and sets the state to the last of them. A line of steps may lose its last entries. A checkpoint at or before the
+        position keeps its line, which may come after later steps, because another thread writes checkpoints. Raises FormatError if the chain is broken: new
+        digests would hide that."""
         self._before, self._chain, self._last, self._options, position = "", "", (-1, -1), None, self._start
         self._checkpoints = set()
         kept: list[bytes] = []
@@ -114,24 +125,21 @@ class ReceiptFile:
         for line in lines:
             body = json.loads(line)
             if body["kind"] == "end" or (body["kind"] == "start" and (body["epoch"], body["step"]) >= position):
-                break
+                continue
+            if body["kind"] == "checkpoint" and _place_of(body["name"]) > position:
+                continue
             if body["kind"] == "start":
                 self._chain = self._chain or body["weights"]["whole"]
                 self._options = body["config"] or self._options
             if body["kind"] == "steps":
-                every = entries_of(body)
-                entries = [entry for entry in every if entry.position < position]
+                entries = [entry for entry in entries_of(body) if entry.position < position]
                 if not entries:
-                    break
+                    continue
                 self._chain, self._last = chained(self._chain, entries), entries[-1].position
                 metrics = body.get("metrics")
                 if metrics is not None and metrics[0] > self._num_epochs:
                     metrics = None
                 line = line_of(steps_body(entries, self._chain, body["of"], metrics), self._before)
-                if len(entries) < len(every):
-                    kept.append(line)
-                    self._before = digest(line)
-                    break
             else:
                 if body["kind"] == "checkpoint":
                     self._checkpoints.add(body["name"])
@@ -140,3 +148,9 @@ class ReceiptFile:
             kept.append(line)
             self._before = digest(line)
         return kept
+
+
+def _place_of(name: str) -> Position:
+    """Returns the position of a checkpoint, which its name tells."""
+    found = _PLACE.match(name)
+    return (0, 0) if found is None else (int(found[1]), int(found[2] or 0))

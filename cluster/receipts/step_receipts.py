@@ -26,6 +26,22 @@ def distance(done: int) -> int:
     return 1 if done <= _DENSE else 1 << ((done - 1).bit_length() - _DENSE.bit_length() + 1)
 
 
+def is_recorded(done: int) -> bool:
+    """Returns whether step `done`, counted from 1, has an entry."""
+    return done % distance(done) == 0
+
+
+def mark_distance(num_tensors: int) -> int:
+    """Returns the number of entries between marks. `num_tensors`: of weights, and of weights with a gradient, together."""
+    return _MARK_EVERY * -(-num_tensors // (2 * _TENSORS))
+
+
+def has_mark(done: int, every: int) -> bool:
+    """Returns whether step `done`, counted from 1, has a mark. `every`: what `mark_distance` returned."""
+    is_early = done < every and done & (done - 1) == 0
+    return is_early or done % (every * distance(done)) == 0
+
+
 class StepReceipts:
     """Records the steps of one rank. Only rank 0 has entries."""
 
@@ -33,7 +49,7 @@ class StepReceipts:
         self._model, self._is_first, self._push = model, rank == 0, push
         self.weights = tuple(name for name, value in model.state_dict().items() if isinstance(value, Tensor))
         self.trained = {name: value for name, value in model.named_parameters() if value.requires_grad}
-        self._every = _MARK_EVERY * -(-(len(self.weights) + len(self.trained)) // (2 * _TENSORS))
+        self._every = mark_distance(len(self.weights) + len(self.trained))
         self.num_steps = 1  # of an epoch
         self.group = _GROUP
         self.is_dense = False  # a replay records every step
@@ -42,13 +58,10 @@ class StepReceipts:
 
     def is_recorded(self, epoch: int, step: int) -> bool:
         """Returns whether the step has an entry. The same on all ranks."""
-        done = epoch * self.num_steps + step + 1
-        return self.is_dense or done % distance(done) == 0
+        return self.is_dense or is_recorded(epoch * self.num_steps + step + 1)
 
     def _has_mark(self, epoch: int, step: int) -> bool:
-        done = epoch * self.num_steps + step + 1
-        is_early = done < self._every and done & (done - 1) == 0
-        return is_early or done % (self._every * distance(done)) == 0 or (epoch, step) in self.marked_also
+        return has_mark(epoch * self.num_steps + step + 1, self._every) or (epoch, step) in self.marked_also
 
     def gradients(self, epoch: int, step: int) -> TensorDigests | None:
         """Returns the digests of the step's gradients. None: the step has no mark, or another rank makes the marks. Call it before gradients are clipped."""
@@ -78,8 +91,8 @@ class StepReceipts:
         state = self._model.state_dict()  # a module may replace a buffer
         return tensor_digests(state[name] for name in self.weights)
 
-    def start(self, position: Position, facts: Mapping[str, Any]) -> None:
-        """Passes on the record of a start at this position."""
+    def start(self, position: Position, facts: Mapping[str, Any], origin: tuple[str, str] | None) -> None:
+        """Passes on the record of a start at this position. `origin`: name of the checkpoint that it continues and digest of its state.json."""
         body = {"kind": "receipt-start", "epoch": position[0], "step": position[1], "facts": dict(facts)}
         names = {"tensors": list(self.weights), "trained": list(self.trained)}
-        self._push({**body, "weights": asdict(self.digests()), **names})
+        self._push({**body, "origin": origin, "weights": asdict(self.digests()), **names})

@@ -213,7 +213,9 @@ class RunDirectory:
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         text = json.dumps(dict(summary), indent=1, allow_nan=False) + "\n"
-        self.receipt.end(text.encode())
+        state = self.place.read("best/state.json")
+        best = None if state is None else json.loads(state)["sha256"].get("model.safetensors")
+        self.receipt.end(text.encode(), best)
         write_atomic(self.path / "summary.json", text)
 
 

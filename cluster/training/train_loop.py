@@ -29,15 +29,15 @@ from graphmill.cluster.checkpoints.checkpoint import (
     load_state,
     load_weights,
 )
-from graphmill.cluster.checkpoints.checkpoint_store import Checkpoints
+from graphmill.cluster.checkpoints.checkpoint_store import STATE, Checkpoints
 from graphmill.cluster.data.training_data import root_weights
 from graphmill.cluster.metrics.class_scores import all_reduce_sum, begin_sum, gather_objects, gather_rows
 from graphmill.cluster.metrics.straggler import PeerWait, StragglerWatch
 from graphmill.cluster.process.outcome import Failed, Finished, Outcome, Stopped, located
 from graphmill.cluster.process.subnormals import flushed_subnormals
-from graphmill.cluster.receipts.chain import Entry
+from graphmill.cluster.receipts.chain import Entry, digest
 from graphmill.cluster.receipts.digests import batch_number, step_ids
-from graphmill.cluster.receipts.host_facts import host_facts
+from graphmill.cluster.receipts.host_facts import facts_of_ranks, host_facts
 from graphmill.cluster.receipts.step_receipts import StepReceipts
 from graphmill.cluster.reduction.buffer_mean import BufferMean
 from graphmill.cluster.reduction.gradient_tree import GradientTree
@@ -189,6 +189,7 @@ class Worker:
         self.rates = Rates(self.optimizer, spec.options, higher_is_better=self.task.higher_is_better)
         self.callbacks = Callbacks(spec.options.callbacks, rank)
         self.receipts = StepReceipts(self.model, rank, reporter.push)
+        self.table_folder: Path | None = None  # where checkpoints of embeddings are made
         self.next_epoch, self.best_epoch = 0, -1
         self.part: EpochProgress | None = None  # progress within the next epoch, if a checkpoint was saved within it
         self.best_score: float | None = None
@@ -472,7 +473,8 @@ class Worker:
         The ranks exchange weights during the first forward pass, and losses during the last backward pass.
         """
         own, num_positions = self.seat.positions, self.seat.num_positions
-        ids = self._ids(batches) if self.receipts.is_recorded(epoch, step) else torch.zeros(0)
+        has_entry = self.receipts.is_recorded(epoch, step)
+        ids = self._ids(batches) if has_entry else torch.zeros(0, dtype=torch.float64, device=self.device)
         row_weights = [root_weights(batch) for batch in batches]
         if self.embeddings is not None:
             batches = self.embeddings.for_step(batches)
@@ -710,7 +712,8 @@ class Worker:
         if self.embeddings is None:
             name = self.writer.save(*saved)
         else:
-            folder = self._table_folder
+            assert self.table_folder is not None, "restore sets it"
+            folder = self.table_folder
             name = gather_objects(self.writer.save(*saved, self.embeddings.save(folder)))[0]
             self.embeddings.client.saved(str(folder / name))
         self.callbacks.tell("on_checkpoint", self.next_epoch, name)
@@ -744,19 +747,21 @@ class Worker:
                 )  # verified on each node, because a node may read other bytes than rank 0
             if self.embeddings is not None:
                 assert checkpoints.store.is_local, "a run with embeddings on a store is refused before it begins"
-                self._table_folder = checkpoints.store.folder.resolve()
+                self.table_folder = checkpoints.store.folder.resolve()
                 if self.rank == 0:  # remove unfinished tables of an earlier attempt
                     for left in checkpoints.store.folder.glob(".table-[0-9]*-[0-9]*"):
                         shutil.rmtree(left, ignore_errors=True)
             self.begin_at(folder)
-        nodes = gather_objects(self.node)
+            origin = None if choice is None or folder is None else (choice, digest((folder / STATE).read_bytes()))
+        places = gather_objects((self.node, host_facts(self.device, torch.get_num_threads())))
+        nodes = [node for node, _ in places]
         if self.rank == 0:
             for message in damaged:
                 self.reporter.push({"kind": "damage", "what": message})
             begun = {"epoch": self.next_epoch, "step": self._part_step, "workers": self.world_size}
             self.reporter.push({"kind": "start", **begun, **({"nodes": nodes} if any(nodes) else {})})
             at = self.next_epoch, self._part_step
-            self.receipts.start(at, host_facts(self.device.type, torch.get_num_threads()))
+            self.receipts.start(at, facts_of_ranks([facts for _, facts in places]), origin)
 
     def begin_at(self, folder: Path | None) -> None:
         """Takes the state of the checkpoint in this folder; None: begins a run. Writes nothing. A collective call."""

@@ -1,4 +1,5 @@
-"""Exit status of every job. 0: success. 1: an error, printed as one line. 2: a wrong command line. 130: Ctrl-C. 141: nobody reads the output. 143: SIGTERM."""
+"""Exit status of every job. 0: success. 1: an error, printed as one line. 2: a wrong command line.
+3: `graphmill verify` could not compare bits. 130: Ctrl-C. 141: nobody reads the output. 143: SIGTERM."""
 
 import contextlib
 import errno
@@ -16,6 +17,7 @@ from graphmill.jobs.cli.faults import faults_told
 from graphmill.jobs.cli.progress import quiet_where_asked
 from graphmill.storage.filesystem.mapped_files import why_changed
 
+UNPROVEN = 3
 # If a host is lost, Ray prints a stack of a page several times, and a line for each repeated request. The variable below turns this output off, because the run
 # itself reports which host is lost. Ray reads the variable when it is imported. A value that the user has set is kept.
 _NOT_SHOWN = {

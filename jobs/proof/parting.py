@@ -11,7 +11,7 @@ from typing import Any
 from graphmill.cluster.receipts.chain import Entry, Start
 from graphmill.cluster.receipts.digests import TensorDigests
 from graphmill.cluster.runs.run_directory import flat
-from graphmill.core.errors import FormatError
+from graphmill.core.errors import ConfigError, FormatError
 from graphmill.core.summaries import counted
 from graphmill.jobs.proof.comparison import first_tensor
 from graphmill.jobs.proof.proven_run import ProvenRun, open_proven
@@ -21,7 +21,7 @@ from graphmill.jobs.proof.verification import here_differs
 
 # Groups of options that decide no number
 _PLACEMENT = ("run", "workers", "ray", "servers", "loader", "format", "resolved")
-_FACTS = ("cpu", "instructions", "settings", "threads", "device", "python", "packages")
+_FACTS = ("cpu", "instructions", "settings", "threads", "device", "gpu", "python", "packages")
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def find_parting(one: str, other: str, data: str | None, *, allow_import: bool) 
                 )
         if not parting.limits:
             _by_traces(trace_steps(replays[0], first, last), trace_steps(replays[1], first, last), left, right, parting)
-    except FormatError as error:
+    except (FormatError, ConfigError) as error:
         parting.limits.append(str(error))
     return parting
 

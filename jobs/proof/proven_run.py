@@ -109,6 +109,8 @@ def open_spec(proven: ProvenRun, start: Start, data: str | None, *, allow_import
     from graphmill.jobs.run.training_run import train_spec
     from graphmill.jobs.subjects.subject import subject_class
 
+    if proven.place is None:
+        _check_exported(proven, start, data)
     resolved = read_resolved(checked_tree(dict(start.config), proven.where, allow_import=allow_import))
     if resolved.is_full_graph and resolved.workers.most > 1:
         raise ConfigError(
@@ -121,6 +123,8 @@ def open_spec(proven: ProvenRun, start: Start, data: str | None, *, allow_import
         config = replace(config, data=replace(config.data, path=url))
     if hasattr(config.servers, "verify"):  # the files are compared with their checksums, whatever the run did
         config = replace(config, servers=replace(config.servers, verify=True))
+    if proven.place is None and hasattr(config.servers, "disk_cache_dir"):  # a folder of another machine
+        config = replace(config, servers=replace(config.servers, disk_cache_dir=None))
     resolved = replace(resolved, config=config)
     subject = subject_class(config).open(config)
     content = start.data.get("content")
@@ -130,6 +134,17 @@ def open_spec(proven: ProvenRun, start: Start, data: str | None, *, allow_import
             f"({subject.manifest.content_hash[:12]}); name the right graph by --data"
         )
     return train_spec(subject, resolved, subject.data(resolved), subject.task(resolved), subject.table(resolved))
+
+
+def _check_exported(proven: ProvenRun, start: Start, data: str | None) -> None:
+    """Raises ConfigError if a file of the run is not at hand: an exported receipt may come from elsewhere, and the paths in it name files there."""
+    if data is None:
+        raise ConfigError(f"{proven.where}: expected the graph or set beside an exported receipt, got none; set --data")
+    weights = start.config.get("fit", {}).get("start_from")
+    if weights is not None and "://" not in str(weights) and not Path(str(weights)).exists():
+        raise ConfigError(
+            f"{proven.where}: expected the weights that the run began with (--fit.start_from {weights}), found none; copy them to this path"
+        )
 
 
 def same_options(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:

@@ -5,7 +5,7 @@ The replay uses the trainer's own loop with one worker, which computes the same 
 
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -112,15 +112,16 @@ class Replay:
                 torch.set_num_threads(int(start.facts["threads"]))
                 try:
                     worker, watch = self._worker(spec, start, end, observe, marked)
-                    worker.begin_at(folder)
-                    watch.next = position
-                    if not observe(worker, Entry(*position, "", 0.0, 0.0)):
-                        return
-                    self._train(spec, worker, watch, end)
-                    go_on = end < last and watch.next > end
-                    if go_on:  # the run was continued with other options: the state goes over to another worker
-                        folder = kept.enter_context(_saved(worker))
-                        position = watch.next
+                    with closing(worker):
+                        worker.begin_at(folder)
+                        watch.next = position
+                        if not observe(worker, Entry(*position, "", 0.0, 0.0)):
+                            return
+                        self._train(spec, worker, watch, end)
+                        go_on = end < last and watch.next > end
+                        if go_on:  # the run was continued with other options: the state goes over to another worker
+                            folder = kept.enter_context(_saved(worker))
+                            position = watch.next
                 finally:
                     torch.set_num_threads(before)
                 if not go_on:
@@ -141,8 +142,11 @@ class Replay:
     def _train(self, spec: "TrainSpec", worker: Worker, watch: _Watch, end: Position) -> None:
         scores = worker.rates.scheduler is not None  # a user's scheduler may take the validation's score
         with ExitStack() as stack:
-            stack.callback(worker.close)
             train = stack.enter_context(worker.loader(spec.sampler))
+            if train.num_steps != self.proven.receipt.num_steps:
+                raise FormatError(
+                    f"{self.proven.where}: expected {self.proven.receipt.num_steps} steps an epoch, as recorded; the options give {train.num_steps}"
+                )
             valid = (
                 BatchCache(stack.enter_context(worker.split_loader(spec.evaluation["valid"])), 0) if scores else None
             )
@@ -176,6 +180,6 @@ def _saved(worker: Worker) -> Iterator[Path]:
                 save()
             names.append(name)
 
-        worker.writer = CheckpointWriter(checkpoints, 0, None, write)
+        worker.writer, worker.table_folder = CheckpointWriter(checkpoints, 0, None, write), Path(folder).resolve()
         worker.checkpoint()
         yield Path(folder, names[0])

@@ -22,6 +22,7 @@ from graphmill.cluster.options import TrainOptions
 from graphmill.cluster.prediction.prediction import split_scores
 from graphmill.cluster.prediction.predictor import PredictionSpec, Predictor, SplitPlan, plan_pieces
 from graphmill.cluster.process.outcome import Finished, Stopped
+from graphmill.cluster.receipts import step_receipts
 from graphmill.cluster.runs.run_store import RunStore
 from graphmill.cluster.tasks import Classification, Regression, Task
 from graphmill.cluster.training.checkpoint_writer import CheckpointRequest, CheckpointWriter
@@ -290,6 +291,18 @@ def test_a_run_on_a_gpu_is_that_of_the_cpu_resumes_exactly_and_predicts(name, fo
     if "fused dropout" not in name:  # dropout masks of PyTorch's fused attention differ between devices
         assert losses == pytest.approx(expected, rel=1e-3)
         assert result["scores"]["test"]["loss"] == pytest.approx(reference["scores"]["test"]["loss"], rel=1e-2)
+
+
+def test_a_step_without_an_entry_in_the_receipt_runs_on_a_gpu(folder, tmp_path, monkeypatch):
+    """A run has such steps after 4,096."""
+    monkeypatch.setattr(step_receipts, "_DENSE", 1)
+    with pretend_cuda():
+        worker, _ = run(case_of("nodes: geco neighbors", folder).spec(epochs=4), "cuda", tmp_path)
+    records = worker.reporter.records  # type: ignore[attr-defined]
+    entries = [row[:2] for record in records if record["kind"] == "receipt" for row in record["entries"]]
+    assert entries == [[0, 0], [1, 0], [3, 0]]
+    (start,) = [record for record in records if record["kind"] == "receipt-start"]
+    assert "capability" in start["facts"]["gpu"]
 
 
 @pytest.mark.long

@@ -10,6 +10,7 @@ from torch import nn
 
 from graphmill.cluster.receipts.chain import Entry, Mark, read_receipt, whole_lines
 from graphmill.cluster.receipts.digests import TensorDigests, batch_number, step_ids, tensor_digests
+from graphmill.cluster.receipts.host_facts import differing_facts, facts_of_ranks
 from graphmill.cluster.receipts.receipt_file import ReceiptFile
 from graphmill.cluster.receipts.step_receipts import StepReceipts, distance
 from graphmill.cluster.runs.run_directory import write_atomic
@@ -78,6 +79,45 @@ def test_the_chain_of_a_run_does_not_depend_on_how_entries_are_grouped_or_repeat
     assert [start.position for start in other.starts] == [(0, 0), (1, 1)]
     assert other.starts[1].config == {"fit": {"epochs": 3}}  # written once
     assert (tmp_path / "single" / "receipt.jsonl").read_bytes().count(b'"config":{') == 1
+
+
+def test_a_restart_keeps_the_checkpoint_it_began_from_though_its_line_came_late(tmp_path):
+    receipt = write(tmp_path / "run", steps(0, 4), steps(4, 6))
+    for name in ("epoch-000001", "epoch-000001-step-00000002"):
+        receipt.take({"kind": "receipt-checkpoint", "name": name, "digest": "d"})
+    write(tmp_path / "run", steps(4, 6), position=(1, 0))
+    found = read(tmp_path / "run")
+    assert found.checkpoints == {"epoch-000001": "d"}
+    assert found.entries == [replace(each, mark=each.mark if each == steps(0, 6)[-1] else None) for each in steps(0, 6)]
+
+
+def test_a_start_names_the_checkpoint_that_it_continues(tmp_path):
+    receipt = ReceiptFile(tmp_path, write_atomic)
+    receipt.cut((2, 0), [])
+    receipt.take(
+        {"kind": "receipt-start", "epoch": 2, "step": 0, **OWN, "origin": ("epoch-000002", "d")}, lambda: CONFIG
+    )
+    assert read(tmp_path).checkpoints == {"epoch-000002": "d"}
+
+
+def test_a_record_that_is_not_finite_is_refused(tmp_path):
+    write(tmp_path / "run", [replace(entry(0, 0), norm=float("inf"))])
+    with pytest.raises(FormatError, match="line 2: expected finite numbers"):
+        read(tmp_path / "run")
+
+
+def test_the_end_holds_the_scores_and_the_best_weights(tmp_path):
+    write(tmp_path / "run", steps(0, 4)).end(b'{"all_scores": {"test": {"loss": 1.5}}, "stopped_early": {}}', "b")
+    found = read(tmp_path / "run")
+    assert (found.scores, found.best, found.stopped_early) == ({"all_scores": {"test": {"loss": 1.5}}}, "b", True)
+
+
+def test_ranks_on_other_processors_are_told():
+    one, other = ({"cpu": cpu, "threads": 1, "packages": {}} for cpu in ("A", "B"))
+    facts = facts_of_ranks([one, one, other, other])
+    assert facts == {**one, "others": [other]}
+    assert facts_of_ranks([one, one]) == one
+    assert differing_facts(facts, one) == ["cpu: B there, A here"]
 
 
 def test_a_start_from_the_beginning_begins_the_receipt_again(tmp_path):
