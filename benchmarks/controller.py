@@ -94,10 +94,15 @@ class StandInLauncher:
         self.workers, self._config = WorkerOptions(num_workers=workers), config
 
     @contextmanager
-    def watching(self, say: Callable[[str], None], end_now: Callable[[], None]) -> Iterator[Callable[[], str]]:
+    def watching(
+        self, say: Callable[[str], None], end_now: Callable[[], None], leave: Callable[[str, str], None]
+    ) -> Iterator[Callable[[], str]]:
         yield lambda: ""
 
     def watch(self, record: "Record") -> None: ...
+
+    def uses(self, node: str) -> bool:
+        return False
 
     def attempt(self, spec: "TrainSpec", reports: "AttemptRecords") -> Outcome:
         config = self._config

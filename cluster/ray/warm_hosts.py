@@ -91,6 +91,19 @@ def _start_time(process: int) -> str:
 
 
 def _start(path: str, raylet: int, modules: Sequence[str]) -> None:
+    """Starts the warm process as a child of no worker. This process may become a worker, and Ray ends a worker's children with it, and so would end all
+    workers of the host. If the start fails, nothing listens at `path`."""
+    between = os.fork()
+    if between == 0:
+        try:
+            _start_child(path, raylet, modules)
+        finally:
+            os._exit(0)
+    with suppress(ChildProcessError):  # it has ended: the raylet ignores SIGCHLD, and its children inherit that
+        os.waitpid(between, 0)
+
+
+def _start_child(path: str, raylet: int, modules: Sequence[str]) -> None:
     with suppress(FileNotFoundError):
         os.unlink(path)
     keeper = os.pidfd_open(raylet)  # readable when the raylet has ended

@@ -9,7 +9,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import chain
@@ -35,7 +35,7 @@ from graphmill.cluster.transport.message_server import MessageServer
 from graphmill.cluster.transport.remote_owner import RemoteOwner
 from graphmill.core.compile_cache import COMPILE_S, compiled_loops
 from graphmill.core.daemon_threads import begin
-from graphmill.core.errors import ClusterLostError, ConfigError, DeadlineError, FormatError, StageError
+from graphmill.core.errors import ClusterLostError, ConfigError, DeadlineError, FormatError, GraphmillError, StageError
 from graphmill.core.parallel_map import num_cores, ordered_map
 from graphmill.core.summaries import counted
 from graphmill.samplers.access.owners import Owner
@@ -82,8 +82,8 @@ class PartitionServer:
         self._held = ExitStack()  # closes with the process
 
     def open(self, verify: bool) -> ServerInfo:
-        """Opens the partitions."""
-        self._owner(verify)
+        """Opens the partitions. Does not limit the time: a first copy may take hours, and the driver has a deadline for the size of the files."""
+        self._opening(verify).result()
         self._serve()
         return ServerInfo(ray.get_runtime_context().get_node_id(), os.getpid(), self._stamps)
 
@@ -93,7 +93,11 @@ class PartitionServer:
         return len(compiled_loops())
 
     def check(self) -> None:
-        """Raises FormatError naming a file that was changed since it was opened."""
+        """Raises FormatError naming a file that was changed since it was opened. Does not wait for files that are being opened after a restart, because calls of
+        `endpoint` would wait too: opening checks the files."""
+        if self._opened is None or not self._opened.done():
+            self._opening(verify=False)
+            return
         self._owner()
         self._stamps.check_untouched()
 
@@ -118,8 +122,15 @@ class PartitionServer:
                 self._opened = begin(lambda: self._open(verify), "open")
             return self._opened
 
-    def _owner(self, verify: bool = False) -> PartsOwner:
-        return self._opening(verify).result(COMPILE_S)
+    def _owner(self) -> PartsOwner:
+        """Raises the error of opening; DeadlineError if the partitions are not open in time."""
+        opening = self._opening(verify=False)
+        if not wait([opening], COMPILE_S).done:
+            raise DeadlineError(
+                f"expected the files of partitions {_ranges(self._partitions)} to be open within {COMPILE_S:g} s, they are still being opened; see its "
+                "host's disk and network"
+            )
+        return opening.result()
 
     def _serve(self) -> MessageServer:
         if self._server is None:
@@ -256,27 +267,26 @@ class ServerGroup:
     def running(self, wait_s: float = 0.0, say: Callable[[str], None] = lambda _: None) -> PartitionServers:
         """Returns the running servers. First starts the servers that have no live host or should move to another host.
 
-        If no host has the files of a partition, calls `say` and waits up to `wait_s` for a host that has them. Raises FormatError naming a damaged file, or
-        the partitions whose files no host has; ConfigError if no host has the labels, or the memory for a partition; DeadlineError if a server does not
-        start in time.
+        If no host has the files of a partition, the labels or the memory, calls `say` and waits up to `wait_s` for such hosts. Raises FormatError naming a
+        damaged file, or the partitions whose files no host has; ConfigError if no host has the labels, or the memory for a partition; DeadlineError if a
+        server does not start in time.
         """
         hosts, graph, options = live_hosts(), self._graph, self._options
         if hosts != self._hosts:
             files = [graph.partition_files(partition) for partition in range(graph.num_partitions)]
             serves = {partition: server.info.node_id for server in self._servers for partition in server.partitions}
             now = [serves.get(partition) for partition in range(graph.num_partitions)]
-            deadline, reported = time.monotonic() + wait_s, list[int]()
+            deadline, reported = time.monotonic() + wait_s, ""
             while True:
                 seen = self._look(hosts, files)
-                chosen = self._assign(hosts, seen, now, files)
-                missing = [partition for partition, host in enumerate(chosen) if host is None]
-                if not missing:
+                chosen, lack = self._assign(hosts, seen, now, files)
+                if lack is None:
                     break
-                if time.monotonic() > deadline:
-                    raise FormatError(self._not_found(missing, hosts))
-                if missing != reported:
-                    say(f"{self._not_found(missing, hosts)}; waiting up to {wait_s:g} s for them")
-                    reported = missing
+                if time.monotonic() >= deadline:
+                    raise lack
+                if str(lack) != reported:
+                    reported = str(lack)
+                    say(f"{reported}; waiting up to {wait_s:g} s for such hosts")
                 time.sleep(_LOOK_AGAIN_S)  # Ray offers no call that waits for a node to join
                 hosts = live_hosts()
             try:
@@ -337,11 +347,12 @@ class ServerGroup:
         seen: Sequence[Mapping[str, FileStamps]],
         now: Sequence[str | None],
         files: Sequence[Sequence[FileEntry]],
-    ) -> tuple[Host | None, ...]:
-        """Returns the host of each partition; None if no host has its files. Raises ConfigError if no host has the labels, or the memory."""
+    ) -> tuple[tuple[Host | None, ...], GraphmillError | None]:
+        """Returns the host of each partition, and the error if there are not hosts for all: ConfigError if no host has the labels, or the memory; FormatError
+        if no host has the files."""
         groups = preferred(hosts, self._workers, self._options)
         if not any(groups):
-            raise ConfigError(
+            return (), ConfigError(
                 f"expected a host with the labels {' '.join(self._options.label_selector)}, found none among {_listed(hosts)}; start Ray there "
                 "with --labels, or change --servers.label_selector"
             )
@@ -352,12 +363,12 @@ class ServerGroup:
         missing = [partition for partition, host in enumerate(chosen) if host is None]
         if missing and self._can_fetch:
             free = ", ".join(f"{host} {(room[host.node_id] or 0) / 1e9:.1f} GB" for group in groups for host in group)
-            raise ConfigError(
+            return chosen, ConfigError(
                 f"{self._graph.url}: expected memory for {sum(needs) / 1e9:.1f} GB of partitions, found no room for "
                 f"{counted(len(missing), 'partition')}; hosts have {free[:500]}; keep them on disks (--servers.disk_cache_dir), leave the features "
                 "on the store (--servers.range_reads yes), or add hosts"
             )
-        return chosen
+        return chosen, FormatError(self._not_found(missing, hosts)) if missing else None
 
     def _is_kept(self, entry: FileEntry) -> bool:
         """Whether a server keeps the file in memory. Features that are read by range stay on the store."""

@@ -67,13 +67,17 @@ class ProcessLauncher:
         self.workers, self._run = workers, RunStore.of(run)
 
     def watching(
-        self, say: Callable[[str], None], end_now: Callable[[], None], leave: Callable[[str], None]
+        self, say: Callable[[str], None], end_now: Callable[[], None], leave: Callable[[str, str], None]
     ) -> AbstractContextManager[Callable[[], str]]:
         """Does nothing, because there is no other host."""
         return nullcontext(lambda: "")
 
     def watch(self, record: Record) -> None:
         """Does nothing, because there are no gauges."""
+
+    def uses(self, node: str) -> bool:
+        """Returns False, because there are no nodes."""
+        return False
 
     def attempt(self, spec: TrainSpec, reports: AttemptRecords) -> Outcome:
         """Runs the training loop and returns its outcome. An error becomes the same failure as in a worker of a cluster."""

@@ -128,7 +128,7 @@ class RayTrainLauncher:
 
     @contextmanager
     def watching(
-        self, say: Callable[[str], None], end_now: Callable[[], None], leave: Callable[[str], None]
+        self, say: Callable[[str], None], end_now: Callable[[], None], leave: Callable[[str, str], None]
     ) -> Iterator[Callable[[], str]]:
         own_node = ray.get_runtime_context().get_node_id()
 
@@ -140,7 +140,7 @@ class RayTrainLauncher:
                 os.kill(os.getpid(), signal.SIGTERM)
                 return
             for node in sorted(used):
-                leave(hosts[node])
+                leave(node, hosts[node])
 
         with watched_hosts(say, end_now, see_drains) as watch:
             self._say, self._lost = say, watch.lost
@@ -150,6 +150,9 @@ class RayTrainLauncher:
         if record["kind"] == "start":
             self._nodes = frozenset(record.get("nodes", ()))
         self._live.update(record)
+
+    def uses(self, node: str) -> bool:
+        return node in self._nodes or node in self._serving()
 
     def attempt(self, spec: TrainSpec, reports: AttemptRecords) -> Outcome:
         """Starts the workers once and returns rank 0's outcome, or the failure that Ray reports. Ray Train does not repeat the start.

@@ -54,13 +54,17 @@ class Launcher(Protocol):
         ...
 
     def watching(
-        self, say: Callable[[str], None], end_now: Callable[[], None], leave: Callable[[str], None]
+        self, say: Callable[[str], None], end_now: Callable[[], None], leave: Callable[[str, str], None]
     ) -> AbstractContextManager[Callable[[], str]]:
-        """During the block calls `say` with messages about hosts that do not answer and about resources for which an attempt waits. Calls `leave` with a host
-        of the attempt whose loss is announced. Yields a function that returns the lost hosts as text for messages (empty: no lost host). If the cluster's head
-        is lost, calls `end_now` and raises ClusterLostError."""
+        """During the block calls `say` with messages about hosts that do not answer and about resources for which an attempt waits. Calls `leave` with the
+        node's id and the name of a host of the attempt whose loss is announced. Yields a function that returns the lost hosts as text for messages (empty: no
+        lost host). If the cluster's head is lost, calls `end_now` and raises ClusterLostError."""
         ...
 
     def watch(self, record: Record) -> None:
         """Gets each record of rank 0."""
+        ...
+
+    def uses(self, node: str) -> bool:
+        """Returns whether the current attempt has workers or partition servers on the node of this id. Its workers are known from its start record on."""
         ...

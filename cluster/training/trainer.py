@@ -36,7 +36,7 @@ def train(
 
     def consume(record: Record) -> None:
         nonlocal reached
-        reached = _position(record, reached)
+        is_first, reached = reached is None, _position(record, reached)
         cost = clock.update(record, time.monotonic())
         run.take(record)
         if cost is not None:
@@ -48,15 +48,22 @@ def train(
             run.settle()
             reports.remove()
         launcher.watch(record)
+        if record["kind"] == "start" and is_first:
+            for node in [each for each in announced if not launcher.uses(each)]:
+                announced.remove(node)  # announced between two attempts: this one was placed without the node
         tell(record)
 
     def say(message: str) -> None:
         run.note("hosts", what=message)
         tell({"kind": "hosts", "what": message})
 
-    def leave(host: str) -> None:
+    def leave(node: str, host: str) -> None:
         say(f"{host} is announced to be lost: all ranks save at the next step, and go on without it")
-        announced.append(host)
+        announced.append(node)
+
+    def is_stopping() -> bool:
+        """Before an attempt's start record it is not known whether the attempt has workers on an announced node."""
+        return stop.asked.is_set() or (reached is not None and bool(announced))
 
     checkpoints = checkpoints_of(run.place)
     stop, failures = GracefulStop(workers.grace_s), list[Failure]()
@@ -70,7 +77,7 @@ def train(
         while True:
             checkpoints.sweep(workers.keep_checkpoints)
             reports = AttemptRecords.create(run.place)
-            with followed(reports, consume, lambda: stop.asked.is_set() or bool(announced), stop.end_now, run.settle):
+            with followed(reports, consume, is_stopping, stop.end_now, run.settle):
                 outcome = launcher.attempt(spec, reports)
             gone = [announced.pop() for _ in range(len(announced))]  # the watch's thread may append another one
             if isinstance(outcome, Stopped) and not stop.asked.is_set():

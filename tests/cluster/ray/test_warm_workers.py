@@ -228,6 +228,28 @@ def test_the_workers_of_a_clusters_host_are_forked_and_the_warm_process_ends_wit
     assert [file.name for file in (cluster.folder / f"graphmill-warm-{os.getuid()}").iterdir()] == ["lock"]
 
 
+STARTER = """
+    import os, psutil, signal, sys
+    from graphmill.cluster.ray.warm_hosts import _start
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # as Ray's raylet does, and its children inherit it
+    _start(sys.argv[1], os.getpid(), ["colorsys"])
+    print(psutil.Process().children(recursive=True), flush=True)
+    sys.stdin.readline()
+"""
+
+
+def test_a_clusters_warm_process_is_no_child_of_the_worker_that_started_it(cluster: Cluster) -> None:
+    """Ray ends the children of a worker with it."""
+    path, pipe = str(cluster.folder / "door"), subprocess.PIPE
+    words = [sys.executable, "-c", textwrap.dedent(STARTER), path]
+    with subprocess.Popen(words, stdin=pipe, stdout=pipe, text=True) as starter, socket.socket(socket.AF_UNIX) as door:
+        assert starter.stdout is not None
+        assert starter.stdout.readline() == "[]\n"
+        door.connect(path)  # it is there
+        starter.kill()
+    wait_until(lambda: not os.path.exists(path), WAIT_S)  # it has ended with its raylet, here the starter
+
+
 def test_a_hosts_worker_starts_as_usual_without_a_private_folder_and_without_graphmill(cluster: Cluster) -> None:
     (cluster.folder / f"graphmill-warm-{os.getuid()}").mkdir(mode=0o777)
     (cluster.folder / f"graphmill-warm-{os.getuid()}").chmod(0o755)

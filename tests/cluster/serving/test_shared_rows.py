@@ -12,8 +12,11 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from graphmill.cluster.checkpoints.checkpoint_store import checkpoints_of
+from graphmill.cluster.runs.run_store import RunStore
 from graphmill.cluster.serving.shared_rows import HostMates, most_needed
 from graphmill.cluster.training.train_loop import Worker
+from graphmill.cluster.training.train_session import TrainSession
 from graphmill.core.errors import ConfigError
 from graphmill.samplers.vocabulary.options import LoaderOptions
 from tests.cluster.test_root_groups import OfOneHost, a_spec, write_graph
@@ -42,14 +45,10 @@ def run_rank(rank: int, folder: str) -> None:
         spec = a_spec("", ROOM)
         loader = LoaderOptions(cache_bytes=ROOM, shared_bytes=shared_bytes)
         reporter = Records()
-        worker = Worker(
-            replace(spec, data=OnTwoHosts(f"{folder}/graph"), loader=loader),
-            reporter,
-            rank,
-            RANKS,
-            CPU,
-            host=f"host {rank // 2}",
-        )
+        checkpoints = checkpoints_of(RunStore(folder))
+        session = TrainSession(rank, RANKS, CPU, f"host {rank // 2}", checkpoints, reporter, lambda *_: None)
+        shared = replace(spec, data=OnTwoHosts(f"{folder}/graph"), loader=loader)
+        worker = Worker(shared, reporter, rank, RANKS, CPU, session=session)
         worker.run()
         found: dict[str, Any] = {
             "records": reporter.epochs,

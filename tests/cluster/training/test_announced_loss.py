@@ -39,14 +39,17 @@ class Written:
 
     def __init__(self, *attempts: tuple[list[dict[str, Any]], str | None, Any]) -> None:
         self.workers = WorkerOptions(2, "cpu", failures_per_hour=0)
-        self._attempts, self._leave = list(attempts), lambda host: None
+        self._attempts, self._leave = list(attempts), lambda node, host: None
 
     @contextmanager
-    def watching(self, say: Any, end_now: Any, leave: Callable[[str], None]) -> Any:
+    def watching(self, say: Any, end_now: Any, leave: Callable[[str, str], None]) -> Any:
         self._leave = leave
         yield lambda: ""
 
     def watch(self, record: Any) -> None: ...
+
+    def uses(self, node: str) -> bool:
+        return node != "elsewhere"
 
     def attempt(self, spec: Any, reports: Any) -> Any:
         records, lost, outcome = self._attempts.pop(0)
@@ -57,7 +60,7 @@ class Written:
                 recorder.flush()
             time.sleep(0.3)  # a step's record replaces the one before
         if lost is not None:
-            self._leave(lost)
+            self._leave("node", lost)
             deadline = time.monotonic() + 10
             while not recorder.stop_asked():
                 assert time.monotonic() < deadline, "the workers are not asked to save"
@@ -66,10 +69,22 @@ class Written:
         return outcome
 
 
-def interruptions(folder: Path, *attempts: tuple[list[dict[str, Any]], str | None, Any]) -> list[tuple[bool, int]]:
+class BetweenAttempts(Written):
+    """Before each attempt the loss of a host is announced, on which the attempt has neither workers nor servers."""
+
+    def attempt(self, spec: Any, reports: Any) -> Any:
+        self._leave("elsewhere", "h9 (10.0.0.9)")
+        outcome = super().attempt(spec, reports)
+        assert not Recorder(reports).stop_asked(), "the workers are asked to save for nothing"
+        return outcome
+
+
+def interruptions(
+    folder: Path, *attempts: tuple[list[dict[str, Any]], str | None, Any], launcher: type[Written] = Written
+) -> list[tuple[bool, int]]:
     directory, said = RunDirectory.create(folder, {}), []
     try:
-        train(spec(), Written(*attempts), directory, lambda record: said.append(str(record.get("what", ""))))
+        train(spec(), launcher(*attempts), directory, lambda record: said.append(str(record.get("what", ""))))
     finally:
         costs = [event for event in events(folder) if event["kind"] == "interruption"]
         for cost in costs:
@@ -97,6 +112,13 @@ def test_a_host_that_is_gone_before_the_ranks_have_saved_costs_steps_but_is_no_f
 def test_a_loss_without_notice_is_a_failure(tmp_path: Path) -> None:
     with pytest.raises(StageError, match="given up after 1 failure within an hour"):
         interruptions(tmp_path / "run", ([start(0, 0), step(0, 4)], None, DIED))
+
+
+def test_an_announcement_between_two_attempts_neither_stops_the_next_nor_excuses_its_failure(tmp_path: Path) -> None:
+    attempt = [start(0, 0), step(0, 4)], None
+    assert interruptions(tmp_path / "run", (*attempt, END), launcher=BetweenAttempts) == []
+    with pytest.raises(StageError, match="given up after 1 failure within an hour"):
+        interruptions(tmp_path / "failed", (*attempt, DIED), launcher=BetweenAttempts)
 
 
 def test_the_clock_counts_steps_across_epochs() -> None:
