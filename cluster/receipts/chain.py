@@ -19,14 +19,28 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from graphmill.cluster.receipts.digests import TensorDigests
 from graphmill.core.errors import FormatError
+
+EACH = 6  # hexadecimal digits of a single tensor's digest, which only names the tensors that differ
 
 RECEIPT = "receipt.jsonl"
 VERSION = 1
 _CHAIN = 32  # hexadecimal digits of the digests of lines and entries
 
 Position = tuple[int, int]  # (epoch, step)
+
+
+@dataclass(frozen=True)
+class TensorDigests:
+    """Digests of a list of tensors."""
+
+    whole: str  # of all tensors
+    each: str  # `EACH` digits for each tensor, in order
+    norm: float  # Euclidean norm of all floating-point tensors together, summed in float64
+
+    def of(self, index: int) -> str:
+        """Returns the short digest of a tensor."""
+        return self.each[index * EACH : (index + 1) * EACH]
 
 
 @dataclass(frozen=True)

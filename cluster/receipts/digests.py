@@ -5,32 +5,19 @@ Digests are SHA-256 over the bytes in memory, cut short. Two tensors have the sa
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-EACH = 6  # hexadecimal digits of a single tensor's digest, which only names the tensors that differ
+from graphmill.cluster.receipts.chain import EACH, TensorDigests
+
 _WHOLE = 32  # hexadecimal digits of the digest of all tensors
 _NUMBER_BYTES = 6  # a batch's digest travels between ranks as a float64, which holds whole numbers below 2**53
 
 # Attributes of a batch that hold ids or positions of what was drawn. A batch has the attributes of its kind.
 _DRAWN = ("graph_id", "node_id", "root_index", "second_index", "link_source", "link_destination", "negative")
-
-
-@dataclass(frozen=True)
-class TensorDigests:
-    """Digests of a list of tensors."""
-
-    whole: str  # of all tensors
-    each: str  # `EACH` digits for each tensor, in order
-    norm: float  # Euclidean norm of all floating-point tensors together, summed in float64
-
-    def of(self, index: int) -> str:
-        """Returns the short digest of a tensor."""
-        return self.each[index * EACH : (index + 1) * EACH]
 
 
 def tensor_digests(tensors: Iterable[Tensor]) -> TensorDigests:

@@ -12,8 +12,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from graphmill.cluster.receipts.chain import Entry, Mark, Position
-from graphmill.cluster.receipts.digests import TensorDigests, tensor_digests
+from graphmill.cluster.receipts.chain import Entry, Mark, Position, TensorDigests
+from graphmill.cluster.receipts.digests import tensor_digests
 
 _DENSE = 4096  # so many steps have an entry each
 _MARK_EVERY = 64  # entries

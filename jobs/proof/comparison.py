@@ -9,8 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from graphmill.cluster.receipts.chain import Entry, Start
-from graphmill.cluster.receipts.digests import EACH, TensorDigests
+from graphmill.cluster.receipts.chain import EACH, Entry, Start, TensorDigests
 
 BOUND = 1e-3
 _GROWS = 90  # steps after which the bound grows no further: it is 10⁻² there

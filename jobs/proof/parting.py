@@ -8,8 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from graphmill.cluster.receipts.chain import Entry, Start
-from graphmill.cluster.receipts.digests import TensorDigests
+from graphmill.cluster.receipts.chain import Entry, Start, TensorDigests
 from graphmill.cluster.runs.run_directory import flat
 from graphmill.core.errors import ConfigError, FormatError
 from graphmill.core.summaries import counted

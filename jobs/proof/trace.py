@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graphmill.cluster.receipts.chain import Entry
-from graphmill.cluster.receipts.digests import TensorDigests, tensor_digests
+from graphmill.cluster.receipts.chain import Entry, TensorDigests
+from graphmill.cluster.receipts.digests import tensor_digests
 from graphmill.jobs.proof.replay_steps import Replay
 
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from graphmill.cluster.receipts.chain import Entry, Mark, read_receipt, whole_lines
-from graphmill.cluster.receipts.digests import TensorDigests, batch_number, step_ids, tensor_digests
+from graphmill.cluster.receipts.chain import Entry, Mark, TensorDigests, read_receipt, whole_lines
+from graphmill.cluster.receipts.digests import batch_number, step_ids, tensor_digests
 from graphmill.cluster.receipts.host_facts import differing_facts, facts_of_ranks
 from graphmill.cluster.receipts.receipt_file import ReceiptFile
 from graphmill.cluster.receipts.step_receipts import StepReceipts, distance
