@@ -141,7 +141,7 @@ def array_view(array: pa.Array) -> np.ndarray:
     dtype = np.dtype(array.type.to_pandas_dtype())
     content = array.buffers()[1]
     if not len(array) or content is None:
-        return np.empty(0, dtype)
+        return np.frombuffer(b"", dtype)
     view = np.frombuffer(content, dtype, len(array), array.offset * dtype.itemsize)
     view.flags.writeable = False
     return view

@@ -347,7 +347,10 @@ def test_options_of_a_kind_of_ones_own_are_read_and_listed(edges, capsys):
     ("more", "told"),
     [
         (("--embeddings.width", "8"), "width: expected the nodes of one graph, got a run on numbers of edges"),
-        (("--baseline", "gcn"), "baseline: expected the nodes of one graph, got a run on numbers of edges and gcn"),
+        (
+            ("--baseline", "gcn"),
+            "baseline: expected the nodes of one graph, or trees, got a run on numbers of edges and gcn",
+        ),
         (("--run.parallel", "graph"), "expected a model that can be spread over workers"),
         (("--data", "none"), "data: expected a .npz file of edges, got none; set --data"),
     ],

@@ -50,6 +50,7 @@ from graphmill.storage.synthetic.products_like import SyntheticGraph, SyntheticO
 from tests import runs
 from tests.listed_graph import ListedGraph
 from tests.predictions import call, go_on_after_an_interruption, predictions_of, scores_of
+from tests.recording_reporter import MemoryRecorder
 
 pytest.importorskip("rdkit")
 
@@ -119,7 +120,7 @@ def spec_of(training: TrainSpec, splits: tuple[SplitPlan, ...], **changes) -> Pr
 
 def scored_by_trainer(training: TrainSpec) -> dict[str, float]:
     """The scores of the test split from the trainer's evaluation with one rank."""
-    worker = Worker(training, None, 0, 1, torch.device("cpu"))
+    worker = Worker(training, MemoryRecorder(), 0, 1, torch.device("cpu"))
     torch.manual_seed(3)
     worker.model.load_state_dict(training.build_model().state_dict())
     with worker.loader(training.evaluation["test"]) as loader:

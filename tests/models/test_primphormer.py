@@ -193,7 +193,7 @@ def test_bad_positions_and_features() -> None:
         PositionOptions("sine")
     with pytest.raises(ValueError, match="leaves no channel for the features"):
         Primphormer(config(position=PositionOptions("random_walk", 16)))
-    with pytest.raises(ValueError, match=r"edge features need layer\.local gated_gcn, or a local block"):
+    with pytest.raises(ValueError, match=r"edge features need layer\.local gated_gcn, gine or gcne, or a local block"):
         Primphormer(config("gcn", edge=Features(categories=(3,))))
     with pytest.raises(ValueError, match="input_dropout acts on numeric features"):
         Primphormer(config(input_dropout=0.1))

@@ -26,7 +26,7 @@ def test_a_graph_that_another_job_prepared_meanwhile_is_used(tmp_path, monkeypat
         monkeypatch.setattr(source, "edges", meanwhile)
         return ingest(source, url, *arguments)
 
-    monkeypatch.setattr(graphmill.jobs.data.prepare_graph, "ingest", second)
+    monkeypatch.setattr("graphmill.storage.ingestion.ingest.ingest", second)
     graph = graphmill.jobs.data.prepare_graph.prepare_graph(options)
     assert (graph.manifest.num_nodes, graph.manifest.snapshot) == (200, 1)
 
@@ -35,6 +35,6 @@ def test_any_other_error_is_told(tmp_path, monkeypatch):
     def refuse(*_arguments):
         raise ConfigError("no room")
 
-    monkeypatch.setattr(graphmill.jobs.data.prepare_graph, "ingest", refuse)
+    monkeypatch.setattr("graphmill.storage.ingestion.ingest.ingest", refuse)
     with pytest.raises(ConfigError, match="no room"):
         graphmill.jobs.data.prepare_graph.prepare_graph(NodeDataOptions(nodes=200, folder=str(tmp_path)))
