@@ -88,8 +88,15 @@ class Job:
         return {**LOCAL_RAY_ENVIRONMENT, "RAY_ADDRESS": self.head.address} if self.head else {}
 
     def family(self) -> list[psutil.Process]:
+        """Ray's processes, also the workers that a warm process has forked: that process is a child of no process of Ray's."""
         ray = self.head.process if self.head else psutil.Process(self.popen.pid)
-        return ray.children(recursive=True)
+        found = {process.pid: process for process in ray.children(recursive=True)}
+        raylets = {*map(str, found)}
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+                if process.pid not in found and process.environ().get("RAY_RAYLET_PID") in raylets:
+                    found[process.pid] = process
+        return list(found.values())
 
     def ray_logs(self) -> list[Path]:
         """The log files of the Ray that the job uses. Call it while the job runs."""
