@@ -1,4 +1,4 @@
-"""Computes the baseline of gradient-boosted trees (LightGBM, arXiv 2017 NIPS paper by Ke et al.). On tables of industry, trees with the means of the neighbors
+"""Computes the baseline of gradient-boosted trees (LightGBM: Ke et al., NIPS 2017). On tables of industry, trees with the means of the neighbors
 are hard to beat (GraphLand, arXiv:2409.14500).
 
 The trees of a node read its own row and, for each relation into its type, the in-degree and the mean, least and greatest value of each column over all
