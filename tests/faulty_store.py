@@ -17,17 +17,18 @@ class Faults:
 
     def __init__(self, seed: int, share: float = 0.2, slow_share: float = 0.05, slow_s: float = 0.3) -> None:
         self._random, self._lock = random.Random(seed), threading.Lock()
-        self._share, self._slow_share, self._slow_s = share, slow_share, slow_s
+        self._share, self.slow_share, self.slow_s = share, slow_share, slow_s
         self.is_on = True
         self.made: Counter[str] = Counter()
 
-    def _choose(self) -> str:
+    def choose(self) -> str:
+        """The kind of the next request: "none", "slow", "busy" (nothing is done), "lost answer" (all is done, the answer is an error) or "cut"."""
         with self._lock:
             draw = self._random.random()
             kind = "none"
             if draw < self._share:  # a third each
                 kind = ("busy", "lost answer", "cut")[int(3 * draw / self._share)]
-            elif draw < self._share + self._slow_share:
+            elif draw < self._share + self.slow_share:
                 kind = "slow"
             kind = kind if self.is_on else "none"
             self.made[kind] += 1
@@ -37,7 +38,7 @@ class Faults:
         """The WSGI application with faults."""
 
         def faulty(environ: Any, start_response: Any) -> Iterable[bytes]:
-            kind = self._choose()
+            kind = self.choose()
             if kind == "busy":  # nothing was done
                 start_response(
                     "503 Slow Down", [("Content-Type", "application/xml"), ("Content-Length", str(len(_BUSY)))]
@@ -51,7 +52,7 @@ class Faults:
                 )
                 return [_BROKEN]
             if kind == "slow":
-                time.sleep(self._slow_s)
+                time.sleep(self.slow_s)
             content = b"".join(answer(environ, start_response))
             return [content[: len(content) // 2] if kind == "cut" else content]
 

@@ -9,13 +9,14 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import fsspec
 import pyarrow.parquet as pq
 import pytest
 
 from graphmill.jobs import ingest, predict, train_nodes
+from graphmill.storage.filesystem.urls import split_url
 from graphmill.storage.graph import open_graph
 from tests.faulty_store import Faults
+from tests.gs_server import gs_bucket
 from tests.job_in_process import output_of
 from tests.s3_server import s3_bucket
 
@@ -37,7 +38,7 @@ def life(place: str, folder: Path, *more: str) -> tuple[str, list[float], dict]:
     output_of(predict.main, f"{place}/run", f"{folder}/predicted", cwd=folder)
     graph = open_graph(f"{place}/graph")
     graph.verify()
-    filesystem, path = fsspec.core.url_to_fs(f"{place}/run/metrics.jsonl")
+    filesystem, path = split_url(f"{place}/run/metrics.jsonl")  # requests that fail are sent again
     epochs = [json.loads(line) for line in filesystem.cat_file(path).decode().splitlines()]
     assert [epoch["epoch"] for epoch in epochs] == [0, 1, 2, 3]
     rows = pq.read_table(folder / "predicted").sort_by("id").to_pydict()
@@ -53,18 +54,26 @@ def local(tmp_path_factory) -> tuple[str, list[float], dict]:
 
 @pytest.fixture
 def faults(request, monkeypatch) -> Iterator[tuple[str, Faults]]:
-    """A bucket with faults. botocore's own retries are off, so that Graphmill's rule answers for every fault."""
+    """A bucket with faults, on a store of this kind and with this seed. botocore's own retries are off, so that Graphmill's rule answers for every fault."""
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
-    faults = Faults(request.param)
+    kind, seed = request.param
+    faults = Faults(seed)
     faults.is_on = False
-    with s3_bucket(through=faults.through) as url:
+    bucket = s3_bucket(through=faults.through) if kind == "s3" else gs_bucket(faults)
+    with bucket as url:
         faults.is_on = True
         yield url, faults
         faults.is_on = False
 
 
 @pytest.mark.parametrize(
-    "faults", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 10))], indirect=True
+    "faults",
+    [
+        pytest.param((kind, seed), marks=[] if (kind, seed) == ("s3", 0) else [pytest.mark.long], id=f"{kind}-{seed}")
+        for kind in ("s3", "gs")
+        for seed in range(10)
+    ],
+    indirect=True,
 )
 def test_a_store_that_fails_changes_no_result(local, faults, tmp_path):
     url, made = faults[0], faults[1].made
